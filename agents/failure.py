@@ -1,0 +1,24 @@
+"""From how a run ended to what its caller is told: the one place where an outcome becomes a Problem."""
+
+from engine.errors import Code, Problem
+from engine.run import RunResult
+from sandbox.outcome import Outcome
+
+# An outcome that is not here has the error code of its own name; `script_error` depends on what was called.
+_CODES = {Outcome.REJECTED: Code.UNAVAILABLE, Outcome.CANCELLED: Code.UNAVAILABLE}
+
+
+class RunFailed(Problem):
+    """A run that did not end well. `result` has its usage and log, for whoever shows them."""
+
+    def __init__(self, result: RunResult, script_error: Code, subject: str) -> None:
+        assert result.failure is not None
+        code = script_error if result.outcome is Outcome.SCRIPT_ERROR else _CODES.get(result.outcome)
+        super().__init__(
+            code or Code(result.outcome.value),
+            f"{subject}: {result.failure.message}",
+            run_id=result.run_id,
+            limit=result.failure.limit,
+            traceback=result.failure.traceback,
+        )
+        self.result = result

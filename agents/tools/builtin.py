@@ -1,0 +1,157 @@
+"""The builtin tools: `search`, `get` and `sources` over the caller's documents. A script cannot take their names."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from agents.agent import Call
+from agents.tool import Called, ToolInfo
+from engine.bridge import knowledge
+from engine.errors import Code, Problem
+from knowledge.store import MODES, EmbeddingsDisabled, Store, StoreError
+
+T = TypeVar("T")
+
+_SOURCE = {"type": "string", "description": "Only this source: its label (git:runbooks), its name or its type"}
+_SINCE = {"type": "string", "description": "Only documents changed since this date or RFC 3339 time"}
+
+SEARCH = ToolInfo(
+    name="search",
+    description="Search the knowledge base. Returns the best matching documents with snippets; get has the text.",
+    builtin=True,
+    read_only=True,
+    parameters={
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": 'Words to look for; a "quoted phrase" is matched as a phrase',
+            },
+            "mode": {"type": "string", "enum": list(MODES), "default": "keyword", "description": "How to search"},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": knowledge.MAX_HITS,
+                "description": "How many results at most",
+            },
+            "source": _SOURCE,
+            "since": _SINCE,
+            "filters": {
+                "type": "object",
+                "properties": {"source": _SOURCE, "since": _SINCE},
+                "description": "Another way to give source and since",
+            },
+        },
+        "required": ["query"],
+    },
+    returns={
+        "type": "object",
+        "properties": {
+            "results": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "id": {"type": "string"},
+                        "source": {"type": "string"},
+                        "source_id": {"type": "string"},
+                        "title": {"type": ["string", "null"]},
+                        "score": {"type": "number"},
+                        "snippet": {"type": "string"},
+                        "source_url": {"type": ["string", "null"]},
+                        "updated_at": {"type": ["string", "null"]},
+                    },
+                    "required": ["id", "source", "source_id", "score", "snippet"],
+                },
+            },
+            "warnings": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["results"],
+    },
+)  # fmt: skip
+
+GET = ToolInfo(
+    name="get",
+    description="Get one document with its full text and metadata, by the id that search returned.",
+    builtin=True,
+    read_only=True,
+    parameters={
+        "type": "object",
+        "properties": {"id": {"type": "string", "description": "The id of a search result"}},
+        "required": ["id"],
+    },
+    returns={
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "title": {"type": ["string", "null"]}, "body": {"type": "string"}},
+        "required": ["id", "body"],
+    },
+)
+
+SOURCES = ToolInfo(
+    name="sources",
+    description="List the sources of the knowledge base with their counts and health.",
+    builtin=True,
+    read_only=True,
+    parameters={"type": "object", "properties": {}},
+    returns={
+        "type": "object",
+        "properties": {"sources": {"type": "array", "items": {"type": "object"}}},
+        "required": ["sources"],
+    },
+)
+
+NAMES = frozenset({SEARCH.name, GET.name, SOURCES.name})
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinTool:
+    """A tool that the engine itself answers."""
+
+    info: ToolInfo
+    _answer: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+    async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
+        """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store)."""
+        return Called(await self._answer(params))
+
+
+def builtin_tools(store: Store, *, default_limit: int) -> tuple[BuiltinTool, ...]:
+    """The three tools over one store. `default_limit` is `retrieval.final_limit`."""
+
+    async def search(params: Mapping[str, Any]) -> dict[str, Any]:
+        if not params["query"].strip():
+            raise Problem(Code.BAD_REQUEST, "search: query must not be empty")
+        arguments = msgspec.convert({k: v for k, v in params.items() if v is not None}, knowledge.SearchArguments)
+        try:
+            query = knowledge.search_query(arguments, default_limit)
+        except ValueError as error:
+            raise Problem(Code.BAD_REQUEST, f"search: {error}") from None
+        answer = await _answered(store.search(query))
+        shown: dict[str, Any] = {"results": [knowledge.hit_as_json(hit) for hit in answer.hits]}
+        if answer.warnings:
+            shown["warnings"] = list(answer.warnings)
+        return shown
+
+    async def get(params: Mapping[str, Any]) -> dict[str, Any]:
+        if not params["id"].strip():
+            raise Problem(Code.BAD_REQUEST, "get: id must not be empty")
+        document = await _answered(store.get(params["id"]))
+        if document is None:
+            raise Problem(Code.NOT_FOUND, f"get: document not found: {params['id'][:128]}")
+        return knowledge.document_as_json(document)
+
+    async def sources(params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"sources": [knowledge.source_as_json(source) for source in await _answered(store.sources())]}
+
+    return (BuiltinTool(SEARCH, search), BuiltinTool(GET, get), BuiltinTool(SOURCES, sources))
+
+
+async def _answered(answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except EmbeddingsDisabled as error:
+        raise Problem(Code.EMBEDDINGS_DISABLED, f"search: {error}") from None
+    except StoreError as error:
+        raise Problem(Code.UNAVAILABLE, f"the knowledge store cannot answer: {error}", retry_after_s=1) from None

@@ -1,0 +1,47 @@
+"""Lua tools: `tool.execute(params, context)`, run in a worker for every call, under the tool's own grants."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jsonschema_rs import Draft202012Validator
+
+from agents.agent import Call
+from agents.schema import compile_schema, parameters_schema, returns_schema, with_defaults
+from agents.script import LuaScript
+from agents.shape import ToolDeclaration, WrongShape
+from agents.tool import Called, ToolInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LuaTool:
+    """A tool that a script describes and executes."""
+
+    info: ToolInfo
+    script: LuaScript
+    _answers: Draft202012Validator | None
+
+    @classmethod
+    def of(cls, script: LuaScript, said: ToolDeclaration) -> "LuaTool":
+        """A tool as it described itself. Raises WrongShape without `execute`, or for schemas that are none."""
+        if "execute" not in said.functions:
+            raise WrongShape("tool.execute is missing or not a function")
+        returns = returns_schema(said.returns)
+        info = ToolInfo(
+            name=script.name,
+            description=said.description if said.description is not None else f"Lua tool: {script.name}",
+            builtin=False,
+            parameters=parameters_schema(said.parameters),
+            returns=returns,
+        )
+        return cls(info, script, None if returns is None else compile_schema(returns))
+
+    async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
+        """Run `tool.execute`. Raises Problem `tool_error` and those of limits, or what admission refuses."""
+        result = await self.script.run("execute", (with_defaults(self.info.parameters, params),), call)
+        error = None if self._answers is None else next(iter(self._answers.iter_errors(result.value)), None)
+        if error is not None:
+            path = "".join(f".{part}" for part in error.instance_path)
+            what = f"the answer of tool.execute does not match tool.returns: value{path}: {error.message[:200]}"
+            raise self.script.wrong_shape(result, what)
+        return Called(result.value, result)

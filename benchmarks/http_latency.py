@@ -1,0 +1,241 @@
+"""What a client waits for: the real server over HTTP, one request at a time on a kept-alive connection.
+
+    python -m benchmarks.http_latency [--requests N] [--rounds N] [--json FILE]
+
+Starts `engine serve` with the demo's configuration, a store of its own that is synchronised first, and one more agent
+(scenarios/incident.lua: three searches and two documents). The client is h11 on a trio stream, because its own time is
+part of what it measures. Rows take turns; every turn starts with requests that are not counted.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h11
+import trio
+
+from benchmarks import machine
+from benchmarks.figures import percentile, positive, table
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "examples" / "engine.toml"
+AGENT = ROOT / "benchmarks" / "scenarios" / "incident.toml"
+STORE = 'path = "examples/.data/knowledge.sqlite"'
+ANNOUNCED = "server listening on http://"
+
+# p50 of an agent that searches three times and reads two documents.
+AIM_MS = 5.0
+SEED_MS = 142.0
+WARM_UP = 20
+START_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of request. `holds` must be in every answer; `aimed` rows have the aim beside them."""
+
+    name: str
+    method: str
+    path: str
+    body: Any = None
+    holds: bytes = b""
+    aimed: bool = False
+
+
+ROWS = (
+    Row("GET /health", "GET", "/health", holds=b'"ok"'),
+    Row("POST /tools/search", "POST", "/tools/search", {"query": "card declines", "limit": 5}, b'"results":[{'),
+    Row(
+        "agent: 3 searches, 2 documents", "POST", "/agents/incident/prompt",
+        {"service": "payments-api"}, b"An incident of payments-api", aimed=True,
+    ),
+    Row(
+        "agent: incident-responder", "POST", "/agents/incident-responder/prompt",
+        {"service": "payments-api"}, b"the payments-api service", aimed=True,
+    ),
+)  # fmt: skip
+
+
+class Client:
+    """HTTP/1.1 over one connection at a time."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._stream: trio.SocketStream | None = None
+        self._connection = h11.Connection(h11.CLIENT)
+
+    async def connect(self) -> None:
+        """Have a connection that takes a request: the one there is, or a new one when the server ends that."""
+        if self._stream is None or self._connection.our_state is not h11.IDLE:
+            await self.close()
+            host, _, port = self._address.rpartition(":")
+            self._stream = await trio.open_tcp_stream(host, int(port))
+            self._connection = h11.Connection(h11.CLIENT)
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            await self._stream.aclose()
+            self._stream = None
+
+    async def send(self, row: Row) -> bytes:
+        """One request, and the body of its answer. Anything but a 200 with the expected text is an error."""
+        body = b"" if row.body is None else json.dumps(row.body).encode()
+        headers = [("host", self._address)]
+        if body:
+            headers += [("content-type", "application/json"), ("content-length", str(len(body)))]
+        data = self._connection.send(h11.Request(method=row.method, target=row.path, headers=headers)) or b""
+        if body:
+            data += self._connection.send(h11.Data(data=body)) or b""
+        data += self._connection.send(h11.EndOfMessage()) or b""
+        assert self._stream is not None
+        await self._stream.send_all(data)
+        status, answer = await self._answer(self._stream)
+        if status != 200 or row.holds not in answer:
+            raise RuntimeError(f"{row.name}: status {status}: {answer[:200]!r}")
+        return answer
+
+    async def _answer(self, stream: trio.SocketStream) -> tuple[int, bytes]:
+        status, parts = 0, []
+        while True:
+            event = self._connection.next_event()
+            if event is h11.NEED_DATA:
+                self._connection.receive_data(await stream.receive_some(65536))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                parts.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                if self._connection.our_state is h11.DONE:  # else the server ends the connection, as it may
+                    self._connection.start_next_cycle()
+                return status, b"".join(parts)
+            else:
+                raise RuntimeError(f"the server closed the connection ({event!r})")
+
+
+@asynccontextmanager
+async def open_server(folder: Path) -> AsyncIterator[str]:
+    """`engine serve` with a store below `folder`; yields HOST:PORT."""
+    text = CONFIG.read_text(encoding="utf-8")
+    if STORE not in text:
+        raise RuntimeError(f"{CONFIG.name} no longer says {STORE}")
+    config = folder / "engine.toml"
+    store = f"path = {json.dumps(str(folder / 'knowledge.sqlite'))}"
+    config.write_text(text.replace(STORE, store) + AGENT.read_text(encoding="utf-8"), encoding="utf-8")
+    command = [sys.executable, "-m", "cli.main"]
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
+    await trio.run_process(
+        [*command, "sync", "all", "--no-progress", "--config", str(config)], cwd=ROOT, env=environ, capture_stdout=True
+    )
+    process = await trio.lowlevel.open_process(
+        [*command, "serve", "--config", str(config), "--bind", "127.0.0.1:0"],
+        cwd=ROOT,
+        env=environ,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        with trio.fail_after(START_TIMEOUT_S):
+            said = b""
+            while (start := said.find(ANNOUNCED.encode())) < 0 or b"\n" not in said[start:]:
+                if not (data := await process.stdout.receive_some()):
+                    raise RuntimeError("the server ended before it listened; its log says why")
+                said += data
+        yield said[start + len(ANNOUNCED) :].split(b"\n", 1)[0].decode().strip()
+    finally:
+        process.terminate()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(15):
+                await process.wait()
+            process.kill()  # does nothing to a process that has ended
+            await process.wait()
+
+
+async def measure(requests: int, rounds: int) -> list[dict[str, Any]]:
+    """All rows against one server."""
+    samples: dict[str, list[list[float]]] = {row.name: [] for row in ROWS}
+    with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
+        async with open_server(Path(folder)) as address:
+            client = Client(address)
+            for number in range(rounds):
+                for row in ROWS[:: -1 if number % 2 else 1]:
+                    samples[row.name].append(await _turn(client, row, -(-requests // rounds)))
+            await client.close()
+    return [figures(row, samples[row.name]) for row in ROWS]
+
+
+async def _turn(client: Client, row: Row, count: int) -> list[float]:
+    taken = []
+    for i in range(WARM_UP + count):
+        await client.connect()
+        start = time.perf_counter_ns()
+        await client.send(row)
+        if i >= WARM_UP:
+            taken.append((time.perf_counter_ns() - start) / 1e6)
+    return taken
+
+
+def figures(row: Row, turns: list[list[float]]) -> dict[str, Any]:
+    """p50: the median of the rounds' p50s; p99: of all requests together. Milliseconds."""
+    p50s = [percentile(turn, 0.5) for turn in turns]
+    return {
+        "row": row.name,
+        "requests": sum(map(len, turns)),
+        "p50_ms": round(statistics.median(p50s), 3),
+        "p50_min_ms": round(min(p50s), 3),
+        "p50_max_ms": round(max(p50s), 3),
+        "p99_ms": round(percentile([sample for turn in turns for sample in turn], 0.99), 3),
+        "aim_ms": AIM_MS if row.aimed else None,
+        "seed_ms": SEED_MS if row.aimed else None,
+    }
+
+
+def report(result: dict[str, Any]) -> str:
+    """The result for people."""
+    lines = [
+        (
+            row["row"],
+            f"{row['p50_ms']:.2f}",
+            f"{row['p50_min_ms']:.2f}..{row['p50_max_ms']:.2f}",
+            f"{row['p99_ms']:.2f}",
+            f"< {row['aim_ms']:g}" if row["aim_ms"] is not None else "",
+            f"{row['seed_ms']:g}" if row["seed_ms"] is not None else "",
+        )
+        for row in result["rows"]
+    ]
+    return "\n".join(
+        (
+            machine.line(result["machine"]),
+            f"{result['requests']} requests a row in {result['rounds']} interleaved rounds, one at a time on a "
+            f"kept-alive connection; {WARM_UP} requests before each turn are not counted",
+            "",
+            table(("request", "p50 ms", "(rounds)", "p99 ms", "aim p50", "seed p50"), lines),
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.http_latency", description="Latency over HTTP.")
+    parser.add_argument("--requests", type=positive, default=1000, help="counted requests of each row (default: 1000)")
+    parser.add_argument("--rounds", type=positive, default=10, help="turns of each row (default: 10)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    options = parser.parse_args()
+    rounds = min(options.rounds, options.requests)
+    result: dict[str, Any] = {"machine": machine.facts(), "requests": options.requests, "rounds": rounds}
+    result["rows"] = trio.run(measure, options.requests, rounds)
+    print(report(result))
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

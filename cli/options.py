@@ -1,0 +1,63 @@
+"""The options that commands share, and the steps that they begin with."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from cli.output import UNUSABLE, Exit, warn
+
+if TYPE_CHECKING:
+    from engine.config import LoadedConfig
+    from engine.tenant import Tenant
+
+ConfigPath = Annotated[
+    Path | None,
+    Parameter(name="--config", help="The configuration file, instead of the one that is found.", negative=()),
+]
+AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())]
+TenantName = Annotated[str, Parameter(name="--tenant", help="Whose data.")]
+
+
+def load(path: Path | None, *, warnings: bool = True) -> "LoadedConfig":
+    """The configuration for a command started here. Its warnings go to standard error, unless the command tells them.
+
+    Raises ConfigError.
+    """
+    from engine.config import load_config
+
+    loaded = load_config(path, environ=os.environ, cwd=Path.cwd())
+    for warning in loaded.warnings if warnings else ():
+        warn(warning)
+    return loaded
+
+
+def tenant_of(name: str) -> "Tenant":
+    """The tenant that `--tenant` names. There is only one, as long as nothing can create others."""
+    from engine.tenant import DEFAULT_TENANT
+
+    if name != DEFAULT_TENANT.id:
+        raise Exit(UNUSABLE, f"unknown tenant {name!r}")
+    return DEFAULT_TENANT
+
+
+def shown(path: Path, base: Path | None = None) -> str:
+    """A path as a person would type it: relative to `base` (or the working directory) when it is below it."""
+    base = base or Path.cwd()
+    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
+
+
+def pairs(given: list[str], option: str) -> dict[str, str]:
+    """`k=v` pairs of a repeatable option. A wrong one is the caller's failed input (exit 1), as the contract says."""
+    from cli.output import FAILED
+
+    found: dict[str, str] = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise Exit(FAILED, f"{option} {item!r}: expected NAME=VALUE")
+        if key in found:
+            raise Exit(FAILED, f"{option} {key}: given twice")
+        found[key] = value
+    return found

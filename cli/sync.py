@@ -1,0 +1,259 @@
+"""`engine sync`: fill the store from the configured sources."""
+
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from cli.options import AsJson, ConfigPath, TenantName, load, tenant_of
+from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, say, say_json, warn
+
+if TYPE_CHECKING:
+    from engine.config import Config, LoadedConfig
+    from knowledge.connectors import Connector
+    from knowledge.sqlite import SqliteStore
+    from knowledge.sync import Progress, SyncReport
+
+Form = Literal["human", "json"]
+TYPES = ("filesystem", "git", "s3", "script")
+
+# How many skipped items are listed by name before the rest is only counted.
+_SKIPPED_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    full: bool = False
+    dry_run: bool = False
+    since: str | None = None
+    until: str | None = None
+    limit: int | None = None
+
+
+async def sync(
+    connector: Annotated[str, Parameter(help="`all`, a TYPE (filesystem) or TYPE:NAME.")],
+    /,
+    *,
+    full: Annotated[bool, Parameter(help="Read and write everything again.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Only say what would be done.", negative=())] = False,
+    since: Annotated[str | None, Parameter(help="Only items changed since (date or RFC 3339 time).")] = None,
+    until: Annotated[str | None, Parameter(help="Only items changed until (date or RFC 3339 time).")] = None,
+    limit: Annotated[int | None, Parameter(help="Write at most this many documents per source.")] = None,
+    progress: Annotated[Form | None, Parameter(help="Progress on standard error; human on a terminal.")] = None,
+    no_progress: Annotated[bool, Parameter(help="No progress.", negative=())] = False,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    tenant: TenantName = "default",
+) -> int:
+    """Bring the store up to date with its sources."""
+    tenant_of(tenant)
+    loaded = load(config)
+    labels = select(connector, loaded.config)
+    options = _Options(full, dry_run, since, until, limit)
+    form: Form | None = None if no_progress else progress or ("human" if sys.stderr.isatty() else None)
+    supported = {
+        label: _connector(loaded.config, label) for label in labels if not loaded.config.connectors.problems()[label]
+    }
+    if len(labels) > 1 and not as_json:
+        say(f"Syncing {len(labels)} connector instances...")
+    code, reports = OK, []
+    if supported:
+        async with _writing(loaded, dry_run) as store:
+            for label, source in supported.items():
+                report = await _sync_one(store, label, source, loaded.config, options, form)
+                reports.append(report)
+                code = FAILED if report["error"] else code
+                if not as_json:
+                    _show(report)
+    if as_json:
+        say_json({"sources": reports})
+    problems = loaded.config.connectors.problems()
+    if missing := sorted({problem for label in labels if (problem := problems[label])}):
+        raise Exit(UNUSABLE, "; ".join(missing))
+    return code
+
+
+def select(asked: str, config: "Config") -> tuple[str, ...]:
+    """The labels that `all`, TYPE or TYPE:NAME means. Raises Exit when it means none."""
+    labels = config.connectors.labels()
+    kind = asked.partition(":")[0]
+    found = tuple(label for label in labels if asked == "all" or asked in (label, label.partition(":")[0]))
+    if found:
+        return found
+    configured = f"configured: {', '.join(labels) or 'none'}"
+    if asked == "all":
+        raise Exit(UNUSABLE, "no connectors are configured; add a table like [connectors.filesystem.docs]")
+    if kind not in TYPES:
+        raise Exit(UNUSABLE, f"unknown connector {asked!r}; use all, {', '.join(TYPES)} or TYPE:NAME; {configured}")
+    if asked in TYPES:
+        raise Exit(UNUSABLE, f"no {asked} connectors are configured; {configured}")
+    raise Exit(UNUSABLE, f"unknown connector {asked!r}; {configured}")
+
+
+async def fill_if_empty(loaded: "LoadedConfig") -> None:
+    """Sync every filesystem connector when the store has no documents, and say so in one line per source."""
+    from knowledge.sqlite import open_store
+
+    labels = [label for label in loaded.config.connectors.labels() if label.startswith("filesystem:")]
+    if not labels:
+        return
+    async with open_store(loaded.config.db.path, create=True) as store:
+        if (await store.stats()).documents:
+            return
+        for label in labels:
+            report = await _sync_one(store, label, _connector(loaded.config, label), loaded.config, _Options(), None)
+            if report["error"]:
+                warn(f"{label} could not be read: {report['error']}")
+            else:
+                say(f"Filled {label}: {plural(report['upserted'], 'document')}, {plural(report['chunks'], 'chunk')}")
+
+
+@asynccontextmanager
+async def _writing(loaded: "LoadedConfig", dry_run: bool) -> AsyncIterator["SqliteStore"]:
+    from knowledge.sqlite import open_store
+
+    path = loaded.config.db.path
+    configured = loaded.config.connectors.problems()
+    if dry_run and not path.exists():
+        # A dry run makes nothing: it is compared with an empty store that is thrown away.
+        with tempfile.TemporaryDirectory() as folder:
+            async with open_store(Path(folder) / "empty.sqlite", create=True, configured=configured) as store:
+                yield store
+        return
+    async with open_store(path, create=not dry_run, readonly=dry_run, configured=configured) as store:
+        yield store
+
+
+def _connector(config: "Config", label: str) -> "Connector":
+    from knowledge.connectors.filesystem import FilesystemConnector
+
+    source = config.connectors.filesystem[label.partition(":")[2]]
+    try:
+        return FilesystemConnector(
+            source.root,
+            include_globs=source.include_globs,
+            exclude_globs=source.exclude_globs,
+            follow_symlinks=source.follow_symlinks,
+            max_extract_bytes=source.max_extract_bytes,
+            url_prefix=source.url_prefix,
+        )
+    except ValueError as error:
+        raise Exit(UNUSABLE, f"{label}: a glob is not valid: {error}") from None
+
+
+async def _sync_one(
+    store: "SqliteStore", label: str, connector: "Connector", config: "Config", options: _Options, form: Form | None
+) -> dict[str, Any]:
+    """Synchronise one source. What it did as JSON, with `error` when the source could not be read."""
+    from knowledge.connectors import ConnectorError
+    from knowledge.sync import SyncReport
+    from knowledge.sync import sync as sync_source
+
+    with _progress(form) as tell:
+        try:
+            report = await sync_source(
+                store,
+                label,
+                connector,
+                full=options.full,
+                dry_run=options.dry_run,
+                since=options.since,
+                until=options.until,
+                limit=options.limit,
+                on_progress=tell,
+                max_tokens=config.chunking.max_tokens,
+                overlap_tokens=config.chunking.overlap_tokens,
+            )
+        except ConnectorError as error:
+            return _as_json(SyncReport(label, options.dry_run), str(error))
+        except ValueError as error:
+            raise Exit(UNUSABLE, str(error)) from None
+    return _as_json(report, None)
+
+
+def _as_json(report: "SyncReport", error: str | None) -> dict[str, Any]:
+    skipped = [{"source_id": source_id, "reason": reason} for source_id, reason in report.skipped]
+    return {**asdict(report), "skipped": skipped, "error": error}
+
+
+def _show(report: dict[str, Any]) -> None:
+    say(f"sync {report['source']}" + (" (dry-run)" if report["dry_run"] else ""))
+    if report["error"]:
+        note(f"error: {report['source']}: {report['error']}")
+        return
+    if report["dry_run"]:
+        say(f"  items found: {report['fetched']:,}")
+        say(f"  documents to write: {report['upserted']:,}")
+        say(f"  estimated chunks: {report['chunks']:,}")
+    else:
+        say(f"  fetched: {report['fetched']:,} items")
+        say(f"  upserted documents: {report['upserted']:,}")
+        say(f"  chunks written: {report['chunks']:,}")
+    say(f"  unchanged: {report['unchanged']:,}")
+    say(f"  deleted: {report['deleted']:,}")
+    say(f"  extraction skipped: {len(report['skipped']):,}")
+    for item in report["skipped"][:_SKIPPED_SHOWN]:
+        say(f"    {item['source_id']}: {item['reason']}")
+    if len(report["skipped"]) > _SKIPPED_SHOWN:
+        say(f"    and {len(report['skipped']) - _SKIPPED_SHOWN:,} more")
+    say("ok")
+
+
+# ---- progress ---------------------------------------------------------------------------------------------------
+
+Tell = Callable[["Progress"], None]
+
+
+@contextmanager
+def _progress(form: Form | None) -> Iterator[Tell]:
+    """Where a sync's progress goes, for one source."""
+    if form == "human" and sys.stderr.isatty():
+        with _bar() as tell:
+            yield tell
+        return
+    yield {"human": _tell_human, "json": _tell_json, None: lambda progress: None}[form]
+
+
+@contextmanager
+def _bar() -> Iterator[Tell]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sync", total=None)
+
+        def tell(progress: "Progress") -> None:
+            description = f"sync {progress.source}  {progress.phase}"
+            bar.update(task, description=description, completed=progress.n, total=progress.total)
+
+        yield tell
+
+
+def _is_news(progress: "Progress") -> bool:
+    """Every tenth item and the last one: a line for each would drown the rest."""
+    return progress.n % 10 == 0 or progress.n == progress.total
+
+
+def _tell_human(progress: "Progress") -> None:
+    if progress.phase == "discovering":
+        if progress.n == 0:
+            note(f"sync {progress.source}  discovering...")
+    elif _is_news(progress):
+        note(f"sync {progress.source}  ingesting  {progress.n:,} / {progress.total or 0:,} items")
+
+
+def _tell_json(progress: "Progress") -> None:
+    line: dict[str, Any] = {"event": "progress", "connector": progress.source, "phase": progress.phase}
+    if progress.phase == "discovering":
+        if progress.n == 0:
+            note(json.dumps(line))
+    elif _is_news(progress):
+        note(json.dumps({**line, "n": progress.n, "total": progress.total}))

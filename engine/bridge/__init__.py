@@ -1,0 +1,100 @@
+"""Host calls: what a script may ask of the supervisor, each behind a grant. Granted to nobody by default.
+
+A family is one file here: its calls, with the argument schema that is checked before a handler sees anything. Adding
+a host call touches that file and a test.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from engine.protocol import encode_value
+from engine.run import RunRequest
+from sandbox.messages import HostReply
+
+log = structlog.get_logger("engine.bridge")
+
+
+class CallRefused(Exception):
+    """The call cannot be answered; the text is raised in the script, where pcall can catch it. Safe to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostContext:
+    """On whose behalf a handler acts: the run, and its log (`level`, `text`)."""
+
+    request: RunRequest
+    log: Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HostFunction:
+    """One host call: its name (also its grant), the msgspec Struct of its arguments, and who answers it.
+
+    The handler returns JSON data or raises CallRefused.
+    """
+
+    name: str
+    arguments: type[msgspec.Struct]
+    handler: Callable[[HostContext, Any], Awaitable[Any]]
+
+
+class Bridge:
+    """The table of host calls. `call` never raises for what a script does: it answers with an error text."""
+
+    def __init__(self, functions: Iterable[HostFunction]) -> None:
+        self._functions = {function.name: function for function in functions}
+        self.names = frozenset(self._functions)
+        self._decoders = {name: msgspec.msgpack.Decoder(f.arguments) for name, f in self._functions.items()}
+
+    async def call(self, context: HostContext, name: str, arguments: bytes) -> HostReply:
+        """Check the grant, then the arguments, then answer."""
+        request = context.request
+        function = self._functions.get(name)
+        if function is None:
+            return _error(f"there is no host call {name[:64]!r}")
+        if name not in request.grants:
+            return _error(f"{name} is not granted to {request.name!r}")
+        try:
+            decoded = self._decoders[name].decode(arguments)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _error(f"{name}: {_readable(error)}")
+        try:
+            return HostReply(True, encode_value(await function.handler(context, decoded)))
+        except CallRefused as refused:
+            return _error(f"{name}: {refused}")
+        except Exception:
+            log.exception("host call failed", call=name, tenant=request.tenant.id, script=request.name)
+            return _error(f"{name}: internal error of the engine; its log says more")
+
+
+def _error(text: str) -> HostReply:
+    return HostReply(False, text.encode("utf-8", "replace"))
+
+
+def _readable(error: Exception) -> str:
+    """msgspec's text in Lua's words: `limit: expected number or nil, got string`."""
+    text, _, path = str(error).partition(" - at `$")
+    path = path.rstrip("`").lstrip(".")
+    text = re.sub(r"`([^`]*)`", lambda match: _in_lua(match[1]), text[:1].lower() + text[1:])
+    return f"{path}: {text}" if path else text
+
+
+_LUA_TYPES = {
+    "int": "number",
+    "float": "number",
+    "str": "string",
+    "null": "nil",
+    "None": "nil",
+    "bool": "boolean",
+    "array": "list",
+}
+
+
+def _in_lua(types: str) -> str:
+    names = [_LUA_TYPES.get(name, "table" if name == "object" else f"'{name}'") for name in types.split(" | ")]
+    return " or ".join(dict.fromkeys(names))

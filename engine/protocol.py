@@ -1,0 +1,140 @@
+"""One worker's conversation: the only judge of what a worker may say now. No pipe, no clock: bytes in, messages out."""
+
+import math
+import sys
+from typing import Any
+
+import msgspec
+
+from sandbox import messages
+from sandbox.frame import FrameDecoder, FrameTooLarge
+from sandbox.limits import KIB, Limits
+from sandbox.messages import TRANSITIONS, Log, Progress, Run, State
+
+# What a message costs beside its value: tags, names, a traceback.
+_ENVELOPE_BYTES = 64 * KIB
+# Told to the prelude, which drops what goes beyond; a worker that sends more is not running the prelude.
+MAX_PROGRESS = 1_000
+# The prelude charges every line at least this much, so an honest worker cannot send more lines than that allows.
+LINE_BYTES = 16
+
+
+class ProtocolViolation(Exception):
+    """The worker said what it may not say. Its state cannot be trusted: it is killed, and the event is reported."""
+
+
+class Conversation:
+    """The supervisor's view of one worker. `sent` and `received` are called in the order of the wire."""
+
+    def __init__(self) -> None:
+        self.state = State.STARTING
+        self._decoder = FrameDecoder(_ENVELOPE_BYTES)
+        # Budgets of the run under way, counted down; set anew by every Run.
+        self._log_bytes = 0
+        self._progress = 0
+
+    def begin(self, message: Run, limits: Limits) -> None:
+        """A Run is about to be sent: bound what may come back."""
+        if not self._decoder.idle:
+            raise ProtocolViolation("the worker sent something between two runs")
+        self._decoder.maximum = max(limits.output_bytes, limits.log_bytes) + _ENVELOPE_BYTES
+        self._log_bytes = limits.log_bytes + _ENVELOPE_BYTES
+        self._progress = MAX_PROGRESS
+        self.sent(message)
+
+    def sent(self, message: messages.ToWorker) -> None:
+        """Record what the supervisor sends. Out of turn it is our own mistake: AssertionError."""
+        following = TRANSITIONS.get((self.state, type(message)))
+        assert following is not None, f"{type(message).__name__} sent in {self.state.name}"
+        self.state = following
+
+    def received(self, data: bytes) -> list[messages.FromWorker]:
+        """The messages that these bytes complete, each legal where it stands. Raises ProtocolViolation."""
+        try:
+            return [self._message(payload) for payload in self._decoder.feed(data)]
+        except FrameTooLarge as error:
+            raise ProtocolViolation(str(error)) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolViolation(f"not a message of this protocol ({type(error).__name__})") from None
+
+    def _message(self, payload: bytes) -> messages.FromWorker:
+        message = messages.decode_from_worker(payload)
+        following = TRANSITIONS.get((self.state, type(message)))
+        if following is None:
+            raise ProtocolViolation(f"{type(message).__name__} in state {self.state.name}")
+        if isinstance(message, Log):
+            self._log_bytes -= len(message.text.encode()) + LINE_BYTES
+            if self._log_bytes < 0:
+                raise ProtocolViolation("more log than the limit that the worker was given")
+        elif isinstance(message, Progress):
+            self._progress -= 1
+            if self._progress < 0 or not math.isfinite(message.fraction):
+                raise ProtocolViolation("more progress, or another, than the prelude sends")
+        self.state = following
+        return message
+
+
+class ValueRefused(Exception):
+    """A value from a worker that is not plain JSON data within bounds. `limit` names the limit, if it was one."""
+
+    def __init__(self, message: str, limit: str | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+def decode_value(raw: bytes, limits: Limits) -> Any:
+    """A script's answer as plain JSON data: dict, list, str, int, float, bool, None. Raises ValueRefused."""
+    if len(raw) > limits.output_bytes:
+        raise ValueRefused(f"is larger than {limits.output_bytes} bytes", "output_bytes")
+    try:
+        value = msgspec.msgpack.decode(raw)
+    except RecursionError:
+        raise ValueRefused(f"is nested deeper than {limits.value_depth} levels", "value_depth") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        raise ValueRefused("is not plain data") from None
+    _check_plain(value, limits.value_depth, "")
+    return value
+
+
+def _check_plain(value: Any, depth: int, path: str) -> None:
+    # The prelude sends nothing of this kind; a worker that does is not running the prelude.
+    if isinstance(value, dict | list):
+        if depth <= 0:
+            raise ValueRefused(f"{path} is nested too deep".strip(), "value_depth")
+        if isinstance(value, list):
+            for i, item in enumerate(value):
+                _check_plain(item, depth - 1, f"{path}[{i + 1}]")
+        else:
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ValueRefused(f"{path} has a key that is not text".strip())
+                _check_plain(item, depth - 1, f"{path}.{key[:64]}")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueRefused(f"{path} is not a finite number".strip())
+    elif value is not None and not isinstance(value, str | int):
+        raise ValueRefused(f"{path} is not plain data".strip())
+
+
+def encode_value(value: Any) -> bytes:
+    """JSON data as one msgpack value for Lua. Integers beyond 64 bits become floats, as everywhere in JSON for Lua.
+
+    Raises UnicodeEncodeError for text with a lone surrogate, which UTF-8 cannot hold.
+    """
+    try:
+        return msgspec.msgpack.encode(value)
+    except OverflowError:
+        return msgspec.msgpack.encode(_floats_for_large(value))
+
+
+def _floats_for_large(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _floats_for_large(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_floats_for_large(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 64:
+        try:
+            return float(value)
+        except OverflowError:
+            return sys.float_info.max if value > 0 else -sys.float_info.max
+    return value

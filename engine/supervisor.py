@@ -1,0 +1,214 @@
+"""One run on a leased worker, and the meter that watches all of them: where decisions about a run are carried out."""
+
+import secrets
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import psutil
+import structlog
+import trio
+
+from engine.bridge import Bridge, HostContext
+from engine.errors import Code, Problem
+from engine.metrics import Metrics
+from engine.pool import Pool
+from engine.protocol import LINE_BYTES, MAX_PROGRESS, encode_value
+from engine.run import LogLine, RunRequest, RunResult, Usage
+from engine.verdict import Mark, Verdict
+from engine.worker import Sinks, Worker
+from sandbox.messages import HostCall, HostReply, Log, Progress, Run
+from sandbox.outcome import Outcome
+
+log = structlog.get_logger("engine.run")
+
+# How often running workers' CPU clocks are read. A run is stopped at most this long after its CPU budget, plus the
+# time of the kill; reading one clock takes about 1 us.
+CPU_POLL_S = 0.02
+# How often every worker's memory is read with psutil (about 50 us each).
+MEMORY_POLL_S = 1.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    worker: Worker
+    cpu_at_start: float
+    cpu_limit: float
+
+
+class Meter:
+    """Watches leased workers: CPU time against each run's budget, memory for the gauges."""
+
+    def __init__(self, pool: Pool, metrics: Metrics) -> None:
+        self._pool = pool
+        self._metrics = metrics
+        # Invariant: exactly the workers with a run under way.
+        self._watched: dict[int, _Watched] = {}
+        self._work = trio.Event()
+
+    def watch(self, worker: Worker, cpu_limit: float) -> float:
+        """A run starts. Returns the worker's CPU time by now."""
+        cpu = worker.cpu_s()
+        self._watched[worker.serial] = _Watched(worker, cpu, cpu_limit)
+        self._work.set()
+        return cpu
+
+    def unwatch(self, worker: Worker) -> None:
+        """The run ended."""
+        del self._watched[worker.serial]
+
+    async def enforce_cpu(self) -> None:
+        """Kill what has used up its CPU budget. Sleeps while nothing runs. Runs until cancelled."""
+        while True:
+            if not self._watched:
+                self._work = trio.Event()
+                await self._work.wait()
+            await trio.sleep(CPU_POLL_S)
+            for watched in list(self._watched.values()):
+                used = watched.worker.cpu_s() - watched.cpu_at_start
+                if used > watched.cpu_limit:
+                    watched.worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used, 3)))
+
+    async def measure_memory(self) -> None:
+        """Keep the gauges of workers and their memory true. Runs until cancelled."""
+        while True:
+            total = 0
+            for worker in self._pool.live():
+                try:
+                    total += psutil.Process(worker.pid).memory_info().rss
+                except psutil.Error:
+                    continue  # it ended between the two lines
+            self._metrics.worker_memory.set(total)
+            await trio.sleep(MEMORY_POLL_S)
+
+
+async def execute(
+    request: RunRequest, worker: Worker, meter: Meter, bridge: Bridge, metrics: Metrics, queue_s: float
+) -> RunResult:
+    """Run a request on a worker that was leased for it. The worker is clean afterwards, or has ended.
+
+    Cancellation kills the worker and waits until it is reaped. Raises Problem for arguments that no script can take.
+    """
+    recorder = _Recorder(request, worker, bridge)
+    message = _message(request)
+    peak_before = worker.peak_memory_bytes
+    cpu_before = meter.watch(worker, request.limits["cpu_s"])
+    started = time.perf_counter()
+    try:
+        verdict = await worker.run(message, request.limits, recorder.sinks())
+    except BaseException:
+        worker.kill(Mark(Outcome.CANCELLED))
+        with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
+            await worker.wait()
+        metrics.ended[Outcome.CANCELLED].inc()
+        raise
+    finally:
+        meter.unwatch(worker)
+    wall_s = time.perf_counter() - started
+    resident, peak = worker.measure_memory()
+    usage = Usage(
+        queue_s=queue_s,
+        wall_s=wall_s,
+        cpu_s=max(0.0, worker.cpu_s() - cpu_before),
+        # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
+        peak_memory_bytes=peak if peak > peak_before else resident or peak,
+        bytes_in=len(message.source) + len(message.args),
+        bytes_out=worker.bytes_out,
+        host_calls=dict(recorder.calls),
+    )
+    return _result(request, verdict, usage, recorder, metrics)
+
+
+def _message(request: RunRequest) -> Run:
+    limits = request.limits.values
+    try:
+        arguments = encode_value(list(request.args)) + encode_value(dict(request.config))
+    except UnicodeEncodeError:
+        raise Problem(Code.BAD_REQUEST, "an argument holds half of a surrogate pair, which is not text") from None
+    except RecursionError:
+        raise Problem(Code.BAD_REQUEST, "an argument is nested too deep") from None
+    return Run(
+        source=request.script.source,
+        chunk_name=request.script.name,
+        root=request.root,
+        method=request.method or "",
+        args=arguments,
+        memory_bytes=limits.memory_bytes,
+        output_bytes=limits.output_bytes,
+        log_bytes=limits.log_bytes,
+        value_depth=limits.value_depth,
+        progress=MAX_PROGRESS,
+    )
+
+
+class _Recorder:
+    """What a run says on its way: calls counted and answered, lines and progress handed on."""
+
+    def __init__(self, request: RunRequest, worker: Worker, bridge: Bridge) -> None:
+        self.run_id = new_run_id()
+        self.calls: Counter[str] = Counter()
+        self.lines: list[LogLine] = []
+        self.log_bytes = 0
+        self._request = request
+        self._worker = worker
+        self._bridge = bridge
+        self._context = HostContext(request, self._line)
+
+    def sinks(self) -> Sinks:
+        return Sinks(self._call, self._log, self._progress)
+
+    async def _call(self, call: HostCall) -> HostReply:
+        bound = self._request.limits.values.host_calls
+        # Names that are not host calls share one entry: a script must not grow our tables.
+        self.calls[call.name if call.name in self._bridge.names else "(unknown)"] += 1
+        if self.calls.total() > bound:
+            self._worker.kill(Mark(Outcome.CALL_LIMIT, "host_calls", bound + 1))
+            return HostReply(False, b"too many host calls")  # never read
+        return await self._bridge.call(self._context, call.name, call.args)
+
+    def _log(self, message: Log) -> None:
+        self._line(message.level, message.text)
+
+    def _line(self, level: str, text: str) -> None:
+        line = LogLine(level, text)
+        self.lines.append(line)
+        self.log_bytes += len(text.encode()) + LINE_BYTES
+        if self._request.on_log is not None:
+            self._request.on_log(line)
+
+    def _progress(self, message: Progress) -> None:
+        if self._request.on_progress is not None:
+            self._request.on_progress(message.fraction, message.message or None)
+
+
+def _result(request: RunRequest, verdict: Verdict, usage: Usage, recorder: _Recorder, metrics: Metrics) -> RunResult:
+    run_id = recorder.run_id
+    metrics.ended[verdict.outcome].inc()
+    metrics.run_seconds.observe(usage.wall_s)
+    metrics.cpu_seconds.inc(usage.cpu_s)
+    for name, count in recorder.calls.items():
+        metrics.host_calls.labels(name).inc(count)
+    if recorder.lines:  # one record a run, not one a line: a script must not keep the supervisor writing
+        lines = [f"[{line.level}] {line.text}" for line in recorder.lines]
+        log.info("script log", run_id=run_id, tenant=request.tenant.id, script=request.name, lines=lines)
+    if verdict.security_event is not None:
+        metrics.security_events.inc()
+        log.warning(
+            "security event", event_kind=verdict.security_event, outcome=verdict.outcome.value, run_id=run_id,
+            tenant=request.tenant.id, script=request.name, digest=request.script.digest,
+        )  # fmt: skip
+    return RunResult(
+        run_id=run_id,
+        outcome=verdict.outcome,
+        value=verdict.value,
+        failure=verdict.failure,
+        usage=usage,
+        logs=tuple(recorder.lines),
+        # The prelude cuts the line that passes the limit and adds a mark, so that it alone goes beyond.
+        logs_truncated=recorder.log_bytes > request.limits.values.log_bytes,
+    )
+
+
+def new_run_id() -> str:
+    """A name for one run: 64 random bits in hexadecimal."""
+    return secrets.token_hex(8)

@@ -1,0 +1,59 @@
+"""Who a request is for, and how the limits of its run come about: the smallest of script, tenant and engine wins."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sandbox.limits import SPECS, Limits
+
+LimitSource = Literal["script", "tenant", "engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """An isolated user of the engine. `weight` is its share in the fair pick; `ceilings` bound its runs' limits."""
+
+    id: str
+    weight: float = 1.0
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+
+
+DEFAULT_TENANT = Tenant("default")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundLimits:
+    """The limits of one run and who set each: what an error names as `limit.source`."""
+
+    values: Limits
+    sources: Mapping[str, LimitSource]
+
+    def __getitem__(self, name: str) -> float:
+        value = getattr(self.values, name)
+        assert isinstance(value, int | float)
+        return value
+
+
+def bind_limits(
+    asked: Mapping[str, float],
+    tenant: Tenant,
+    defaults: Mapping[str, float],
+    ceilings: Mapping[str, float],
+) -> BoundLimits:
+    """Bind every limit of `SPECS`: what the script asks, else the default, lowered to both ceilings.
+
+    `asked` is the script's own wish, `defaults` is `[limits]`, `ceilings` is `[limits.max]`; all in the unit of the
+    spec. A limit that was lowered, or that nobody asked for, is the tenant's or engine's, and an error says so.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, LimitSource] = {}
+    for name, spec in SPECS.items():
+        candidates: list[tuple[float, LimitSource]] = [
+            (asked[name], "script") if name in asked else (defaults.get(name, spec.default), "engine")
+        ]
+        if name in tenant.ceilings:
+            candidates.append((tenant.ceilings[name], "tenant"))
+        candidates.append((ceilings.get(name, spec.ceiling), "engine"))
+        value, sources[name] = min(candidates, key=lambda candidate: candidate[0])  # ties: the first, so the nearest
+        values[name] = int(value) if spec.integral else float(value)
+    return BoundLimits(Limits(**values), sources)

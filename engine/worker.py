@@ -1,0 +1,237 @@
+"""One worker as the supervisor holds it: send, receive, deadline, kill, reap."""
+
+import contextlib
+import errno
+import itertools
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from engine.protocol import Conversation, ProtocolViolation
+from engine.tenant import BoundLimits
+from engine.verdict import Mark, Verdict, of_answer, of_death
+from engine.zygote import Child, Zygote
+from sandbox import messages
+from sandbox.frame import encode_frame
+from sandbox.layers import contradicted, parse_status
+from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.outcome import Outcome
+
+READ_BYTES = 65536
+# Confinement takes milliseconds; on a machine so loaded that it takes this long, nothing could be served anyway.
+READY_TIMEOUT_S = 10.0
+
+
+# Names workers across zygotes, each of which counts its own from one.
+_serials = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Where a run's messages go. `on_call` answers one host call (ok, msgpack value or error text)."""
+
+    on_call: Callable[[HostCall], Awaitable[HostReply]]
+    on_log: Callable[[Log], None]
+    on_progress: Callable[[Progress], None]
+
+
+class WorkerLost(Exception):
+    """The worker ended before it was ready. Its text says how."""
+
+
+class Worker:
+    """A confined process and the conversation with it. Whoever holds it ends with `close`."""
+
+    def __init__(self, child: Child, zygote: Zygote) -> None:
+        self.serial = next(_serials)
+        self.zygote = zygote
+        self._child = child
+        self._conversation = Conversation()
+        # Why we killed it, if we did. Written before the signal is sent, so that whoever sees the end finds the reason
+        # (swapping the two fails test_deadline_is_not_a_crash).
+        self.mark: Mark | None = None
+        self.layers: tuple[LayerReport, ...] = ()
+        self.tenant: str | None = None  # whom it serves; set by the first lease, never changed
+        self.closed = trio.Event()  # reaped, and its descriptors given back
+        self.runs = 0
+        self.bytes_out = 0
+        self.peak_memory_bytes = 0  # as last measured
+        for fd in (child.to_worker, child.from_worker):
+            os.set_blocking(fd, False)
+        try:
+            self.pid = _pid_of(child.pidfd)
+            self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            for fd in (child.to_worker, child.from_worker, child.pidfd):
+                os.close(fd)
+            raise WorkerLost(f"a new worker ended at once ({error.strerror})") from None
+        # The kernel's own account of the process's CPU time, in nanoseconds (clock_getcpuclockid(3)): 1 us to read.
+        self._cpu_clock = (~self.pid << 3) | 2
+
+    async def ready(self) -> None:
+        """Wait until it is confined and says so. Raises WorkerLost."""
+        with trio.move_on_after(READY_TIMEOUT_S):
+            while data := await self._read():
+                try:
+                    received = self._conversation.received(data)
+                except ProtocolViolation as violation:
+                    raise WorkerLost(f"a new worker broke the protocol: {violation}") from None
+                for message in received:
+                    if isinstance(message, Ready) and message.version == messages.PROTOCOL_VERSION:
+                        self.layers = message.layers
+                        self._check_layers()
+                        self.measure_memory()
+                        return
+        if not self._child.ended.is_set():
+            with trio.move_on_after(1):
+                await self._child.ended.wait()
+        raise WorkerLost(f"a new worker was not ready ({_status_text(self._child.status)})")
+
+    def _check_layers(self) -> None:
+        """Hold what the worker says of itself against what the kernel says of it. Raises WorkerLost."""
+        try:
+            status = parse_status(os.pread(self._status, 8192, 0).decode())
+        except OSError as error:
+            raise WorkerLost(f"a new worker ended as soon as it was ready ({error.strerror})") from None
+        for layer in self.layers:
+            if layer.state == "active" and (against := contradicted(layer.name, status)):
+                raise WorkerLost(f"a new worker claims the layer {layer.name}, but its {against}")
+
+    async def run(self, message: Run, limits: BoundLimits, sinks: Sinks) -> Verdict:
+        """One run. When it returns, the worker either answered cleanly or has ended and been reaped.
+
+        Cancellation leaves the worker in an unknown state: the caller kills it (`close`).
+        """
+        self.runs += 1
+        self.bytes_out = 0
+        cpu_before = self.cpu_s()
+        with trio.move_on_after(limits["timeout_s"]) as deadline:
+            try:
+                self._expect_silence()
+                self._conversation.begin(message, limits.values)
+                await self._send(message)
+                answer = await self._converse(sinks)
+                if answer is not None:
+                    return of_answer(answer, limits)
+            except ProtocolViolation as violation:
+                self.kill(Mark(Outcome.POLICY_VIOLATION, detail=f"broke the protocol: {violation}"))
+            except OSError:  # EPIPE: it ended while we were writing; its status says why
+                pass
+        if deadline.cancelled_caught:
+            self.kill(Mark(Outcome.TIMEOUT, "timeout_s"))
+        cpu_s = self.cpu_s() - cpu_before
+        await self._ended()
+        return of_death(self.mark, self._child.status, cpu_s, limits)
+
+    def _expect_silence(self) -> None:
+        """Nothing may be waiting for us: it would be taken for the answer of the run to come."""
+        with contextlib.suppress(BlockingIOError):
+            if os.read(self._child.from_worker, READ_BYTES):
+                raise ProtocolViolation("the worker sent something between two runs")
+
+    async def _converse(self, sinks: Sinks) -> Done | Failed | None:
+        while data := await self._read():
+            self.bytes_out += len(data)
+            for message in self._conversation.received(data):
+                match message:
+                    case HostCall():
+                        reply = await sinks.on_call(message)
+                        self._conversation.sent(reply)
+                        await self._send(reply)
+                    case Log():
+                        sinks.on_log(message)
+                    case Progress():
+                        sinks.on_progress(message)
+                    case Done() | Failed():
+                        return message
+        return None
+
+    def kill(self, mark: Mark) -> None:
+        """SIGKILL, for this reason. The first reason stays. Never hits another process: the pidfd is this one's."""
+        if self.mark is None:
+            self.mark = mark
+        if not self._child.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                signal.pidfd_send_signal(self._child.pidfd, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Kill it if it lives, wait until it is reaped, give back its descriptors. Cannot be cancelled half-way."""
+        self.kill(Mark(Outcome.CANCELLED))
+        with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
+            await self._child.ended.wait()
+        for fd in (self._child.to_worker, self._child.from_worker, self._child.pidfd, self._status):
+            trio.lowlevel.notify_closing(fd)
+            os.close(fd)
+        self.closed.set()
+
+    @property
+    def alive(self) -> bool:
+        return not self._child.ended.is_set()
+
+    def cpu_s(self) -> float:
+        """CPU seconds it has used since its fork; the last known figure once it was reaped."""
+        try:
+            return time.clock_gettime(self._cpu_clock)
+        except OSError:  # reaped: the number may be somebody else's soon
+            return self._child.cpu_s
+
+    def measure_memory(self) -> tuple[int, int]:
+        """Resident bytes now, and the most there ever were (VmRSS and VmHWM of proc_pid_status(5); 15 us)."""
+        try:
+            text = os.pread(self._status, 4096, 0)
+            resident, self.peak_memory_bytes = _kib(text, b"VmRSS:"), _kib(text, b"VmHWM:")
+        except (OSError, ValueError):  # it has ended; the zygote's wait4 knows the peak
+            resident, self.peak_memory_bytes = 0, self._child.peak_memory_bytes
+        return resident, self.peak_memory_bytes
+
+    async def wait(self) -> None:
+        """Wait until it has ended and was reaped."""
+        await self._child.ended.wait()
+
+    async def _ended(self) -> None:
+        """Wait for a worker that we know to be ending. One that closed its channel and lives on is killed."""
+        with trio.move_on_after(0.1) as scope:
+            await self._child.ended.wait()
+        if scope.cancelled_caught:
+            self.kill(Mark(Outcome.POLICY_VIOLATION, detail="closed its channel and lived on"))
+            await self._child.ended.wait()
+
+    async def _read(self) -> bytes:
+        await trio.lowlevel.wait_readable(self._child.from_worker)
+        try:
+            return os.read(self._child.from_worker, READ_BYTES)
+        except BlockingIOError:
+            return await self._read()
+
+    async def _send(self, message: messages.ToWorker) -> None:
+        data = memoryview(encode_frame(messages.encode(message)))
+        while data:
+            try:
+                data = data[os.write(self._child.to_worker, data) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._child.to_worker)
+
+
+def _pid_of(pidfd: int) -> int:
+    """The process's number as we know it, whatever namespace it lives in (pidfd_open(2), fdinfo)."""
+    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
+        if line.startswith("Pid:"):
+            return int(line.split()[1])
+    raise ProcessLookupError(errno.ESRCH, "the kernel does not tell its number")
+
+
+def _kib(text: bytes, field: bytes) -> int:
+    start = text.index(field) + len(field)
+    return int(text[start : text.index(b"kB", start)]) * 1024
+
+
+def _status_text(status: int | None) -> str:
+    if status is None:
+        return "it did not answer"
+    number = os.waitstatus_to_exitcode(status)
+    return f"ended by {signal.Signals(-number).name}" if number < 0 else f"exit status {number}"

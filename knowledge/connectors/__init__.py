@@ -1,0 +1,64 @@
+"""What a source of documents promises. A new kind of source is one file here that satisfies `Connector`."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class ConnectorError(Exception):
+    """The source as a whole cannot be read. The text holds no host paths, as clients see it beside the source."""
+
+
+class Unreadable(Exception):
+    """One item cannot be read; the others can. The text is the reason, without host paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An item that exists. `source_id` names it within its source, the same at every scan.
+
+    `version` is a cheap mark that changes whenever the item does; empty when there is none to trust, and then the item
+    is read and compared. `updated_at` is in the store's form (`times.canonical_time`).
+    """
+
+    source_id: str
+    version: str = ""
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """An item that exists and cannot be read, or with `below`, a part of the source: every source_id beginning with it.
+
+    What the store already holds of it stays as it is.
+    """
+
+    source_id: str
+    reason: str
+    below: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """What was read of an item. Times are in the store's form; `metadata` must be JSON-able."""
+
+    body: str
+    title: str | None = None
+    author: str | None = None
+    source_url: str | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    content_type: str = "text/plain"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Connector(Protocol):
+    """One configured source."""
+
+    def scan(self) -> AsyncIterator[Found | Skipped]:
+        """Everything there is, in any order. Raises ConnectorError when the list cannot be had whole."""
+        ...
+
+    async def read(self, found: Found) -> Item:
+        """The content of one item. Raises Unreadable when this one cannot be had."""
+        ...

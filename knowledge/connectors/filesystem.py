@@ -1,0 +1,208 @@
+"""Documents from the text files below a folder."""
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+import trio
+from markdown_it import MarkdownIt
+from pathspec import GitIgnoreSpec
+
+from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
+from knowledge.times import from_timestamp
+
+DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
+DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
+
+# 50 MB, context-harness's default: far above any text a person wrote, below what a chunker should be fed.
+DEFAULT_MAX_BYTES = 50_000_000
+
+# Where a title is looked for; parsing more of a large file would cost seconds and find nothing better.
+_TITLE_CHARACTERS = 64 * 1024
+
+# A file changed this shortly before it was looked at may change again without any of its times showing it, as kernels
+# stamp files by a coarse clock (and some filesystems by whole seconds). Such a file's version is not trusted.
+_SETTLED_NS = 3_000_000_000
+
+_CONTENT_TYPES = {".md": "text/markdown", ".markdown": "text/markdown"}
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?P<fields>.*?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|$)", re.DOTALL)
+_TITLE_FIELD = re.compile(r"title[ \t]*:[ \t]*(?P<title>\S.*)")
+
+_MARKDOWN = MarkdownIt("commonmark")
+
+
+class FilesystemConnector:
+    """Files below `root` whose path, relative to it, matches an include pattern and no exclude pattern.
+
+    Patterns are those of .gitignore; `!` in an exclude takes back an earlier one, the defaults included. A source_id is
+    the relative path with `/`. Links are left alone unless `follow_symlinks`, and then may lead out of the root.
+    With `url_prefix` a document's source_url is the prefix and its path; without, None: a `file://` address would tell
+    clients about the host.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        include_globs: Sequence[str] = DEFAULT_INCLUDE,
+        exclude_globs: Sequence[str] = (),
+        follow_symlinks: bool = False,
+        max_extract_bytes: int = DEFAULT_MAX_BYTES,
+        url_prefix: str | None = None,
+    ) -> None:
+        """Raises ValueError for a pattern that is none."""
+        self._root = Path(root)
+        self._include = GitIgnoreSpec.from_lines(include_globs)
+        self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs])
+        self._follow = follow_symlinks
+        self._max_bytes = max_extract_bytes
+        self._url_prefix = url_prefix
+
+    async def scan(self) -> AsyncIterator[Found | Skipped]:
+        """Every matching file, sorted by path."""
+        # Abandoned when cancelled: listing changes nothing, and a network filesystem may take its time.
+        entries = await trio.to_thread.run_sync(lambda: list(self._walk()), abandon_on_cancel=True)
+        for entry in sorted(entries, key=lambda entry: entry.source_id):
+            yield entry
+
+    async def read(self, found: Found) -> Item:
+        """One file's text. Raises Unreadable when it is gone, too large, not UTF-8, or not a regular file any more."""
+        return await trio.to_thread.run_sync(self._read, found.source_id, abandon_on_cancel=True)
+
+    def _walk(self) -> Iterator[Found | Skipped]:
+        try:
+            root = os.stat(self._root)
+        except OSError as error:
+            raise ConnectorError(f"its root folder cannot be reached: {error.strerror}") from error
+        if not stat.S_ISDIR(root.st_mode):
+            raise ConnectorError("its root is not a folder")
+        yield from self._walk_folder("", ((root.st_dev, root.st_ino),))
+
+    def _walk_folder(self, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[Found | Skipped]:
+        """What is in one folder and below. `above` are the folders on the way here: a link to one is a circle."""
+        try:
+            with os.scandir(self._root / prefix) as listing:
+                entries = list(listing)
+        except OSError as error:
+            if not prefix:
+                raise ConnectorError(f"its root folder cannot be read: {error.strerror}") from error
+            if error.errno != errno.ENOENT:  # else removed since its parent was listed
+                yield Skipped(source_id=_shown(prefix), reason=f"cannot be listed: {error.strerror}", below=True)
+            return
+        for entry in entries:
+            path = prefix + entry.name
+            if entry.is_symlink() and not self._follow:
+                continue
+            try:
+                yield from self._entry(path, entry.stat(follow_symlinks=self._follow), above)
+            except FileNotFoundError:
+                continue  # removed since it was listed, or a link to nothing
+            except OSError as error:
+                yield Skipped(source_id=_shown(path), reason=f"cannot be reached: {error.strerror}")
+
+    def _entry(self, path: str, info: os.stat_result, above: tuple[tuple[int, int], ...]) -> Iterator[Found | Skipped]:
+        if stat.S_ISDIR(info.st_mode):
+            identity = (info.st_dev, info.st_ino)
+            if identity not in above and not self._exclude.match_file(path + "/"):
+                yield from self._walk_folder(path + "/", (*above, identity))
+        elif stat.S_ISREG(info.st_mode) and self._include.match_file(path) and not self._exclude.match_file(path):
+            yield self._found(path, info)
+
+    def _found(self, path: str, info: os.stat_result) -> Found | Skipped:
+        if _shown(path) != path:
+            return Skipped(source_id=_shown(path), reason="its name is not UTF-8")
+        if info.st_size > self._max_bytes:
+            return Skipped(source_id=path, reason=self._too_large(info.st_size))
+        return Found(source_id=path, version=_version(info), updated_at=from_timestamp(info.st_mtime))
+
+    def _too_large(self, size: int) -> str:
+        return f"too large: {size} bytes; max_extract_bytes is {self._max_bytes}"
+
+    def _read(self, source_id: str) -> Item:
+        try:
+            data, info = self._read_bytes(source_id)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise Unreadable("became a link or moved while it was read") from error
+            raise Unreadable(f"cannot be read: {error.strerror}") from error
+        if len(data) > self._max_bytes:
+            raise Unreadable(self._too_large(max(len(data), info.st_size)))
+        try:
+            body = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"not UTF-8 (byte {error.start})") from error
+        path = PurePosixPath(source_id)
+        content_type = _CONTENT_TYPES.get(path.suffix.lower(), "text/plain")
+        changed = from_timestamp(info.st_mtime)
+        return Item(
+            body=body,
+            title=(markdown_title(body) if content_type == "text/markdown" else None) or path.name,
+            source_url=None if self._url_prefix is None else self._url_prefix + quote(source_id),
+            created_at=changed,
+            updated_at=changed,
+            content_type=content_type,
+        )
+
+    def _read_bytes(self, source_id: str) -> tuple[bytes, os.stat_result]:
+        """At most one byte more than the limit, and the file's state before it was read."""
+        with open(self._open(source_id), "rb") as file:
+            info = os.fstat(file.fileno())
+            if not stat.S_ISREG(info.st_mode):
+                raise Unreadable("not a regular file any more")
+            return file.read(self._max_bytes + 1), info
+
+    def _open(self, source_id: str) -> int:
+        # Step by step from the root, refusing links: whoever can write below the root could otherwise swap a folder
+        # for a link between the scan and now. O_NONBLOCK: a pipe put in a file's place must not hold us.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        if self._follow:
+            return os.open(self._root / source_id, flags)
+        *folders, name = source_id.split("/")
+        folder = os.open(self._root, flags | os.O_DIRECTORY)
+        try:
+            for part in folders:
+                inner = os.open(part, flags | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+def markdown_title(text: str) -> str | None:
+    """The front matter's `title`, else the text of the first level-one heading, looked for near the beginning."""
+    head = text[:_TITLE_CHARACTERS]
+    if front := _FRONT_MATTER.match(head):
+        for line in front["fields"].splitlines():
+            if field := _TITLE_FIELD.fullmatch(line.rstrip()):
+                title = field["title"].strip()
+                return (
+                    title[1:-1] if len(title) > 1 and title[0] == title[-1] and title[0] in "\"'" else title
+                ) or None
+        head = head[front.end() :]
+    tokens = _MARKDOWN.parse(head)
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h1":
+            inline = tokens[index + 1].children or []
+            title = " ".join("".join(child.content or " " * (child.type == "softbreak") for child in inline).split())
+            if title:
+                return title
+    return None
+
+
+def _shown(path: str) -> str:
+    """The path as text; bytes that are not UTF-8 as `\\xNN`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _version(info: os.stat_result) -> str:
+    changed = max(info.st_mtime_ns, info.st_ctime_ns)
+    if changed > time.time_ns() - _SETTLED_NS:
+        return ""
+    return f"{info.st_mtime_ns}.{info.st_ctime_ns}.{info.st_size}.{info.st_ino}"

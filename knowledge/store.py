@@ -1,0 +1,203 @@
+"""What a store of documents promises: the shapes of its answers and the `Store` protocol that backends satisfy."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Mode = Literal["keyword", "semantic", "hybrid"]
+MODES: tuple[Mode, ...] = ("keyword", "semantic", "hybrid")
+
+# What a backend must be able to keep of one document: SQLite takes 10**9 bytes as one text, four to a character.
+MAX_BODY_CHARACTERS = 240_000_000
+MAX_CHUNKS = 2**24
+
+
+class StoreError(Exception):
+    """The store cannot answer: locked, corrupt, not a store, or not there. The text says which and what to do."""
+
+
+class EmbeddingsDisabled(Exception):
+    """Semantic search was asked for and no embedder is configured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuery:
+    """One search. `source` matches a whole label (`git:runbooks`), its NAME or its TYPE; `since` is RFC 3339 in UTC."""
+
+    query: str
+    mode: Mode = "keyword"
+    limit: int = 12
+    source: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One found document. `score` is in 0..1, higher is better; times are `YYYY-MM-DDTHH:MM:SSZ`."""
+
+    id: str
+    source: str
+    source_id: str
+    title: str | None
+    score: float
+    snippet: str
+    source_url: str | None
+    updated_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """Hits, best first, in a deterministic order, and what the caller should know about how they were found."""
+
+    hits: tuple[Hit, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document with its chunks. `id` is a UUID that survives re-synchronisation of one source and source_id."""
+
+    id: str
+    source: str
+    source_id: str
+    source_url: str | None
+    title: str | None
+    author: str | None
+    created_at: str | None
+    updated_at: str | None
+    content_type: str
+    body: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    chunks: tuple[Chunk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInfo:
+    """One source label with its counts and state."""
+
+    source: str
+    document_count: int
+    chunk_count: int
+    configured: bool
+    healthy: bool
+    notes: str | None
+    last_sync: str | None
+
+
+class Store(Protocol):
+    """The reading half, which the engine serves. Every method raises StoreError when the store cannot answer."""
+
+    async def search(self, query: SearchQuery) -> SearchAnswer:
+        """Find documents. Raises EmbeddingsDisabled for `semantic` without an embedder."""
+        ...
+
+    async def get(self, document_id: str) -> Document | None:
+        """The document, or None when there is none of that id."""
+        ...
+
+    async def sources(self) -> tuple[SourceInfo, ...]:
+        """Every source with documents or configuration, sorted by label."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDocument:
+    """One document to write. Times are in the store's form (`times.canonical_time`); `metadata` must be JSON-able.
+
+    `version` is the connector's cheap mark for "the same as last time", empty when it cannot be trusted; `digest` is a
+    hash of everything that is stored.
+    """
+
+    source_id: str
+    body: str
+    chunks: Sequence[str]
+    digest: str
+    version: str = ""
+    source_url: str | None = None
+    title: str | None = None
+    author: str | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    content_type: str = "text/plain"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a later synchronisation needs to know of a stored document to leave it alone."""
+
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMark:
+    """How a synchronisation ended, kept with its source: `at` when it succeeded, else `error`, without host paths.
+
+    `checkpoint` is the connector's own, kept as it is; None leaves the one before.
+    """
+
+    at: str | None = None
+    error: str | None = None
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Changes to one source that are written together or not at all.
+
+    `versions` renews the version marks of documents whose content did not change.
+    """
+
+    source: str
+    upserts: Sequence[NewDocument] = ()
+    deletes: Sequence[str] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    mark: SyncMark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a batch did, in documents and in chunks written."""
+
+    upserted: int
+    deleted: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Totals. `size_bytes` is what the store takes on disk, its write-ahead log included."""
+
+    documents: int
+    chunks: int
+    embedded: int
+    size_bytes: int
+    sources: tuple[SourceInfo, ...]
+
+
+class WritableStore(Store, Protocol):
+    """The writing half, which synchronisation uses. Every method raises StoreError as the reading half does."""
+
+    def sync_lock(self, source: str) -> AbstractAsyncContextManager[None]:
+        """Held while a source is synchronised. Raises StoreError when another holder has it, in any process."""
+        ...
+
+    async def stored(self, source: str) -> dict[str, Stored]:
+        """What the store holds of `source`, by source_id."""
+        ...
+
+    async def checkpoint(self, source: str) -> str | None:
+        """The connector's checkpoint of the last synchronisation that left one."""
+        ...
+
+    async def apply(self, batch: Batch) -> Applied:
+        """Write a batch in one transaction. A document of a known source_id keeps its id."""
+        ...

@@ -1,0 +1,115 @@
+"""seccomp: a list of allowed system calls, most with their arguments checked; anything else kills the process.
+
+Raw BPF, assembled here (seccomp(2), linux/bpf_common.h). Killing, not EPERM, is the default action: a refusal would
+let an attacker go on probing, and SIGSYS in the wait status is evidence that no script can forge.
+"""
+
+import ctypes
+import errno
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+
+from sandbox.confine import arch, libc
+from sandbox.confine.plan import Plan
+
+KILL, ALLOW, EBADF = 0x80000000, 0x7FFF0000, 0x00050000 | 9
+_SET_MODE_FILTER, _TSYNC = 1, 1
+_LOAD, _JEQ, _JSET, _RET = 0x20, 0x15, 0x45, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
+_NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
+PROT_EXEC, SIGABRT = 4, 6
+# MADV_DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE: what allocators ask for. HWPOISON, for one, is for root to break memory.
+_MADVICE = (4, 8, 14, 15)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition on the low 32 bits of one argument: `equal` to one of `values`, or (`clear`) without these bits."""
+
+    argument: int
+    how: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One allowed call, whatever its arguments if there are no checks; `otherwise` is what a failed check does."""
+
+    name: str
+    checks: tuple[Check, ...] = ()
+    otherwise: int = KILL
+
+
+def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
+    """What a confined worker may ask of the kernel. `pid` is the worker's own, as it knows it itself."""
+
+    def equal(argument: int, *values: int) -> Check:
+        return Check(argument, "equal", values)
+
+    no_exec = Check(2, "clear", (PROT_EXEC,))
+    return (
+        Rule("read", (equal(0, plan.fd_in),)),
+        # A Lua panic reports to descriptor 2, which is closed: answer as the kernel would, so that the abort that
+        # follows is seen as an abort and not as an attack.
+        Rule("write", (equal(0, plan.fd_out),), otherwise=EBADF),
+        Rule("pread64", (equal(0, plan.fd_status),)),  # the proof of confinement, once; then it is closed
+        Rule("close", (equal(0, plan.fd_status),)),
+        Rule("mmap", (no_exec,)),
+        Rule("mprotect", (no_exec,)),
+        Rule("madvise", (equal(2, *_MADVICE),)),
+        *map(Rule, ("munmap", "mremap", "brk", "futex", "sched_yield")),
+        *map(Rule, ("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack")),
+        *map(Rule, ("clock_gettime", "clock_nanosleep", "getrandom", "getpid", "gettid")),
+        Rule("tgkill", (equal(0, pid), equal(2, SIGABRT))),  # abort(3)
+        *map(Rule, ("exit", "exit_group")),
+    )
+
+
+def assemble(machine: arch.Arch, allowed: tuple[Rule, ...]) -> bytes:
+    """The filter as BPF: architecture, x32, then one block for each rule; what falls through is killed."""
+    program = _kill_unless_equal(_ARCH, machine.audit)
+    program += [_op(_LOAD, _NR)]
+    if machine.x32_bit is not None:
+        program += [_op(_JSET, machine.x32_bit, 0, 1), _op(_RET, KILL)]
+    for rule in allowed:
+        body = [op for check in rule.checks for op in _check(check, rule.otherwise)] + [_op(_RET, ALLOW)]
+        program += [_op(_JEQ, machine.numbers[rule.name], 0, len(body)), *body]
+    program += [_op(_RET, KILL)]
+    return b"".join(program)
+
+
+def _check(check: Check, otherwise: int) -> list[bytes]:
+    load = _op(_LOAD, _ARGS + 8 * check.argument)
+    if check.how == "clear":
+        (bits,) = check.values
+        return [load, _op(_JSET, bits, 0, 1), _op(_RET, otherwise)]
+    # Each comparison jumps over what is left of the comparisons and the refusal.
+    count = len(check.values)
+    tests = [_op(_JEQ, value, count - i, 0) for i, value in enumerate(check.values)]
+    return [load, *tests, _op(_RET, otherwise)]
+
+
+def _kill_unless_equal(offset: int, value: int) -> list[bytes]:
+    return [_op(_LOAD, offset), _op(_JEQ, value, 1, 0), _op(_RET, KILL)]
+
+
+def _op(code: int, k: int, jump_true: int = 0, jump_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, jump_true, jump_false, k)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def apply(plan: Plan) -> str:
+    """Install the filter on every thread (TSYNC). OSError: EINVAL without seccomp, ENOSYS on unknown machines."""
+    machine = arch.current()
+    if machine is None:
+        raise OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}")
+    code = assemble(machine, rules(plan, os.getpid()))
+    program = _Program(len(code) // 8, code)
+    libc.syscall(machine.numbers["seccomp"], _SET_MODE_FILTER, _TSYNC, ctypes.byref(program))
+    # The pid is part of the filter, so the profile's identity is that of the rules without it.
+    profile = hashlib.sha256(repr(rules(plan, 0)).encode()).hexdigest()[:12]
+    return f"allow list of {len(rules(plan, 0))} calls, default kill, profile {profile}"

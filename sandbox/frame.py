@@ -1,0 +1,50 @@
+"""Length-prefixed frames with a maximum: four bytes, big-endian, then that many bytes of payload."""
+
+HEADER_BYTES = 4
+
+
+class FrameTooLarge(Exception):
+    """The prefix announces more than the maximum. Nothing of the payload was kept or allocated."""
+
+    def __init__(self, length: int, maximum: int) -> None:
+        super().__init__(f"frame of {length} bytes; the limit is {maximum}")
+        self.length = length
+        self.maximum = maximum
+
+
+def encode_frame(payload: bytes) -> bytes:
+    """The bytes of one frame. Raises OverflowError for a payload of 4 GiB or more."""
+    return len(payload).to_bytes(HEADER_BYTES, "big") + payload
+
+
+class FrameDecoder:
+    """Bytes in, payloads out, whatever the splits. The length is judged before anything is stored for it."""
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        # Invariant: holds the bytes after the last whole frame: at most HEADER_BYTES + maximum, plus one feed.
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take bytes as they came and return the frames they complete. Raises FrameTooLarge."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[bytes] = []
+        start = 0
+        while len(buffer) - start >= HEADER_BYTES:
+            length = int.from_bytes(buffer[start : start + HEADER_BYTES], "big")
+            if length > self.maximum:
+                raise FrameTooLarge(length, self.maximum)
+            end = start + HEADER_BYTES + length
+            if len(buffer) < end:
+                break
+            frames.append(bytes(buffer[start + HEADER_BYTES : end]))
+            start = end
+        if start:
+            del buffer[:start]
+        return frames
+
+    @property
+    def idle(self) -> bool:
+        """Whether no partial frame is held."""
+        return not self._buffer

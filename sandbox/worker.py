@@ -1,0 +1,92 @@
+"""The worker loop: confine, prove it, say Ready, then Run -> Done or Failed until the channel closes."""
+
+import os
+from typing import NoReturn
+
+from sandbox import messages
+from sandbox.confine import confine
+from sandbox.confine.plan import Plan
+from sandbox.frame import HEADER_BYTES, encode_frame
+from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.vm import VM, Prelude
+
+# How a worker ends by itself. Any other status is evidence for the supervisor.
+EXIT_CHANNEL_CLOSED = 0
+EXIT_BROKEN = 70
+
+
+def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ()) -> NoReturn:
+    """Live as a worker in a freshly forked process. Never returns, never unwinds into the zygote's code.
+
+    `inherited` are the layers that the zygote entered for us.
+    """
+    try:
+        layers = inherited + confine(plan)
+        channel = _Channel(plan.fd_in, plan.fd_out)
+        vm = VM(prelude)
+        channel.send(Ready(messages.PROTOCOL_VERSION, layers))
+        while True:
+            run = channel.receive()
+            if not isinstance(run, Run):
+                os._exit(EXIT_BROKEN)
+            channel.send(_execute(vm, run, channel))
+            # The next state is made here, while the supervisor works on the answer, in the memory that the last one
+            # leaves warm.
+            del vm
+            vm = VM(prelude)
+    except BaseException:  # a traceback would open source files, which seccomp answers with SIGSYS
+        os._exit(EXIT_BROKEN)
+
+
+def _execute(vm: VM, run: Run, channel: "_Channel") -> Done | Failed:
+    vm.begin(run)
+    step = vm.step()
+    while True:
+        match step:
+            case ("call", name, arguments):
+                channel.send(HostCall(name.decode(), arguments))
+                reply = channel.receive()
+                if not isinstance(reply, HostReply):
+                    os._exit(EXIT_BROKEN)
+                vm.put(reply.value)
+                step = vm.step(reply.ok)
+            case ("log", level, text):
+                channel.send(Log(level.decode(), text.decode("utf-8", "replace")))
+                step = vm.step()
+            case ("progress", fraction, text):
+                channel.send(Progress(fraction, text.decode("utf-8", "replace")))
+                step = vm.step()
+            case ("done", value, _):
+                return Done(value)
+            case ("memory", _, _):
+                return Failed("memory_limit", "not enough memory", "")
+            case _:
+                kind, message, traceback = vm.why()
+                return Failed(kind, message, traceback.replace("in field '?'", f"in {run.root}.{run.method}"))  # type: ignore[arg-type]
+
+
+class _Channel:
+    """Blocking frames over two pipes. The supervisor is trusted, so nothing is bounded on the way in."""
+
+    def __init__(self, fd_in: int, fd_out: int) -> None:
+        self._in, self._out = fd_in, fd_out
+        self._buffer = b""
+
+    def receive(self) -> messages.ToWorker:
+        """The next message; ends the process when the supervisor closed the channel."""
+        header = self._take(HEADER_BYTES)
+        return messages.decode_to_worker(self._take(int.from_bytes(header, "big")))
+
+    def _take(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            data = os.read(self._in, max(65536, count - len(self._buffer)))
+            if not data:
+                os._exit(EXIT_CHANNEL_CLOSED)
+            self._buffer += data
+        taken, self._buffer = self._buffer[:count], self._buffer[count:]
+        return taken
+
+    def send(self, message: messages.FromWorker) -> None:
+        data = encode_frame(messages.encode(message))
+        while data:
+            data = data[os.write(self._out, data) :]

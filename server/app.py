@@ -1,0 +1,222 @@
+"""The server: one ASGI application behind the guard, the socket it listens on, and the process around both."""
+
+import gc
+import logging
+import resource
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import trio
+from hypercorn.config import Config as HypercornConfig
+
+from engine.config import LoadedConfig, ServerConfig, parse_bind
+from server import http1, logs, rest
+from server.access import Access, is_loopback
+from server.asgi import MCP_PATH, App, Receive, Scope, Send
+from server.banner import listening, loaded_lines
+from server.guard import Guard
+from server.logs import log
+from server.mcp import Mcp
+from server.problems import leaf
+
+if TYPE_CHECKING:
+    from agents.service import Service
+
+# Clients' connection pools keep idle connections for up to a minute; being the one who closes first races with them.
+KEEP_ALIVE_S = 75
+# The guard ends requests when the graceful time is over, with an answer; connections are cut this much later.
+FAREWELL_S = 1.0
+_MCP_PATHS = frozenset({MCP_PATH, MCP_PATH + "/"})
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Opener = Callable[[LoadedConfig], Any]
+
+
+class Refused(Exception):
+    """The server cannot start as asked. One line for whoever started it."""
+
+
+@asynccontextmanager
+async def open_app(service: "Service", settings: ServerConfig, bind_host: str) -> AsyncIterator[Guard]:
+    """The ASGI application of a service, for as long as the block lasts.
+
+    An error in a background task cancels the block and comes out of it, so that nothing serves with half its parts.
+    """
+    mcp = Mcp(service, max_body_bytes=settings.max_body_bytes)
+    quart: Any = rest.create(service)
+
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        app: App = mcp if scope["path"] in _MCP_PATHS else quart
+        await app(scope, receive, send)
+
+    access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
+    async with mcp.run():
+        yield Guard(
+            route,
+            access,
+            max_body_bytes=settings.max_body_bytes,
+            body_timeout_s=settings.body_timeout_s,
+        )
+
+
+async def serve_app(
+    guard: Guard,
+    listener: trio.SocketListener,
+    stop: trio.Event,
+    *,
+    graceful_timeout_s: float,
+    max_connections: int | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set, then drain: in-flight requests get `graceful_timeout_s`, the rest is told and cut."""
+    if max_connections is None:
+        # Half of the descriptors, so that the other half is left for workers and the store.
+        max_connections = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    config = HypercornConfig()
+    config.keep_alive_timeout = KEEP_ALIVE_S
+    config.graceful_timeout = graceful_timeout_s + FAREWELL_S
+    config.include_server_header = False
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+
+    async def farewell() -> None:
+        await stop.wait()
+        guard.drain()
+        await trio.sleep(graceful_timeout_s)
+        guard.cancel_all()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(farewell)
+        await http1.serve(
+            guard, [listener], config, stop=stop.wait, max_connections=max_connections, task_status=task_status
+        )
+        nursery.cancel_scope.cancel()
+
+
+async def listen(host: str, port: int) -> trio.SocketListener:
+    """A listening socket. Raises Refused, with one line, when the address cannot be had."""
+    try:
+        # IPv4 first: `localhost` means 127.0.0.1 to more programs than it means ::1.
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda info: info[0] is not socket.AF_INET)
+        sock = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await sock.bind(address)
+            sock.listen(1024)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise Refused(f"cannot listen on {where}: {error.strerror or 'no such address'}") from None
+    return trio.SocketListener(sock)
+
+
+async def run_server(
+    loaded: LoadedConfig,
+    *,
+    bind: str | None = None,
+    strict: bool = False,
+    demo: bool = False,
+    opener: Opener | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status: 0 after a farewell, 1 after a fault, 2 if refused.
+
+    `bind` overrides the configured address; port 0 takes any free one and the banner says which. With `strict`, one
+    script that failed to load is reason enough not to start. A second signal ends everything at once.
+
+    Raises what opening the service raises: a store or a sandbox that cannot be used.
+    """
+    logs.configure()
+    stop, serving = trio.Event(), trio.Event()
+    status = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_watch_signals, stop, serving, nursery.cancel_scope)
+            status = await _run(loaded, bind, strict, demo, opener, stop, serving)
+            nursery.cancel_scope.cancel()
+    except Exception as error:
+        cause = leaf(error)
+        if isinstance(cause, Refused):
+            print(f"error: {cause}", file=sys.stderr)
+            return 2
+        if not serving.is_set():
+            raise cause from None  # what could not be opened says itself why
+        log.error("the server failed", exc_info=error)
+        print("error: the server failed; the log above says why", file=sys.stderr)
+        return 1
+    return status
+
+
+async def _run(
+    loaded: LoadedConfig,
+    bind: str | None,
+    strict: bool,
+    demo: bool,
+    opener: Opener | None,
+    stop: trio.Event,
+    serving: trio.Event,
+) -> int:
+    settings = loaded.config.server
+    try:
+        host, port = parse_bind(bind or settings.bind)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    if not is_loopback(host) and not settings.allow_anonymous:
+        raise Refused(
+            f"{host} can be reached by others and there are no keys: "
+            "bind to 127.0.0.1, or set server.allow_anonymous = true"
+        )
+    if opener is None:
+        from agents.service import open_service
+
+        opener = open_service
+    # The address first: it is the likeliest to fail, and opening a service starts processes.
+    listener = await listen(host, port)
+    async with listener, opener(loaded) as service, open_app(service, settings, host) as guard:
+        _say(loaded_lines(service))
+        if strict and service.failures:
+            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
+        _say(listening(service, _url(host, listener), demo=demo))
+        # What was imported and loaded lives as long as the process: taking it out of the collector's sight
+        # takes the long pauses of full collections away (p99 70 ms without it).
+        gc.collect()
+        gc.freeze()
+        serving.set()
+        await serve_app(guard, listener, stop, graceful_timeout_s=settings.graceful_timeout_s)
+        # Whatever requests began has ended with them; this waits for what the engine began by itself.
+        with trio.move_on_after(settings.graceful_timeout_s):
+            await service.engine.drain()
+    return 0
+
+
+def _say(lines: list[str]) -> None:
+    """Print for whoever started the server. A terminal of another encoding, or none at all, is no reason to fail."""
+    encoding = sys.stdout.encoding or "utf-8"
+    with suppress(OSError, ValueError):
+        print("\n".join(lines).encode(encoding, "replace").decode(encoding), flush=True)
+
+
+def _url(host: str, listener: trio.SocketListener) -> str:
+    port = listener.socket.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _watch_signals(
+    stop: trio.Event,
+    serving: trio.Event,
+    everything: trio.CancelScope,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """The first signal asks for a farewell, unless things are still being opened; the second ends everything."""
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
+        task_status.started()
+        async for _ in signals:
+            if stop.is_set() or not serving.is_set():
+                everything.cancel()
+            stop.set()

@@ -1,0 +1,87 @@
+"""The shapes of ASGI 3, and what the guard knows of a request: one `Exchange`, passed on in the scope."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qs
+
+import trio
+
+from engine.errors import Code, Problem
+from engine.tenant import DEFAULT_TENANT, Tenant
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# The key of the scope under which applications find the exchange.
+KEY = "engine"
+
+# The key under which the server offers `watch(callback)`: the callback is called when the client leaves before its
+# answer is complete. Waiting for `http.disconnect` instead would cost every request a task.
+ON_DISCONNECT = "engine.on_disconnect"
+
+# Where MCP is spoken; everything else is REST.
+MCP_PATH = "/mcp"
+
+
+class Exchange:
+    """One request as the guard sees it.
+
+    `body` is complete when an application is called. `held` is set by an application for an answer that never ends by
+    itself (a silent event stream): draining ends it at once instead of waiting for it.
+    """
+
+    __slots__ = (
+        "body",
+        "buffered",
+        "client_gone",
+        "finished",
+        "headers",
+        "held",
+        "pending",
+        "query",
+        "scope",
+        "started",
+        "status",
+        "tenant",
+    )
+
+    def __init__(self, headers: dict[bytes, bytes], query: bytes, scope: trio.CancelScope) -> None:
+        self.headers = headers
+        self.query = query
+        self.scope = scope
+        self.tenant: Tenant = DEFAULT_TENANT
+        self.body = b""
+        self.buffered = 0
+        # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
+        self.pending = b"content-length" in headers or b"transfer-encoding" in headers
+        self.held = False
+        self.status: int | None = None
+        # Invariant: started becomes true before the first byte of the answer may be sent, finished before the last.
+        self.started = False
+        self.finished = False
+        self.client_gone = False
+
+    def leave(self) -> None:
+        """The client is gone: end the work for it."""
+        self.client_gone = True
+        self.scope.cancel()
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """The exchange that the guard put into the scope."""
+    exchange = scope[KEY]
+    assert isinstance(exchange, Exchange)
+    return exchange
+
+
+def agent_of(query: bytes) -> str | None:
+    """The agent that a request is limited to by `?agent=NAME`. Raises Problem (400) when it names several."""
+    if not query:
+        return None
+    named = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("agent", ())
+    if len(named) > 1:
+        raise Problem(Code.BAD_REQUEST, "the query names more than one agent")
+    return named[0] if named else None

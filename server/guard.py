@@ -1,0 +1,262 @@
+"""The one layer in front of every route: who may speak, how large and how slow a request may be, and when work ends.
+
+What it gives to the applications behind it: a request with an allowed `Host` and `Origin`, whose body is complete and
+bounded; cancellation as soon as the client is gone; and one shape for every error, theirs included. What it gives to
+clients: an answer to every request, and a connection that is either usable or closed after it.
+"""
+
+import re
+from functools import partial
+from urllib.parse import unquote
+
+import trio
+
+from engine.errors import Code, Problem
+from server.access import Access
+from server.asgi import KEY, MCP_PATH, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
+from server.logs import log, report
+from server.problems import Answer, Headers, internal, leaf, problem_answer
+
+# An early answer to an unfinished body first reads this much of the rest, for at most this long, so that the
+# connection stays usable. Beyond it the connection is closed after the answer, and LINGER_S bounds how long the rest is
+# read meanwhile: closing with unread bytes in the kernel resets the connection, and a reset may overtake the answer.
+DRAIN_BYTES = 64 * 1024
+DRAIN_S = 0.5
+LINGER_S = 2.0
+# All bodies together may take this many times the bound of one: more is refused until some have been served.
+BODIES = 64
+
+_CLOSE = (b"connection", b"close")
+# On every answer: what we say depends on who asks, and is never to be guessed to be a page.
+_ALWAYS: Headers = [(b"vary", b"origin"), (b"x-content-type-options", b"nosniff")]
+
+_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
+_EXPOSED = (
+    b"allow, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset, www-authenticate, "
+    b"mcp-session-id, mcp-protocol-version"
+)
+_HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]*")
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)([^?#]*)", re.IGNORECASE)
+
+
+class Guard:
+    """An ASGI application in front of another one, for `server.http1`: one HTTP request a call."""
+
+    def __init__(self, app: App, access: Access, *, max_body_bytes: int, body_timeout_s: float) -> None:
+        self.app = app
+        self.access = access
+        self.max_body_bytes = max_body_bytes
+        self.body_timeout_s = body_timeout_s
+        self.draining = False
+        # Bytes of bodies of the exchanges in _active, by the time they came.
+        self._buffered = 0
+        # Invariant: every exchange whose task is inside __call__, and no other.
+        self._active: set[Exchange] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are being served now."""
+        return len(self._active)
+
+    def drain(self) -> None:
+        """From now on refuse new requests, and end the answers that would never end by themselves."""
+        self.draining = True
+        for exchange in self._active:
+            if exchange.held:
+                exchange.scope.cancel()
+
+    def cancel_all(self) -> None:
+        """End every request now; those without an answer yet are told that the server is going away."""
+        self.draining = True
+        for exchange in self._active:
+            exchange.scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = trio.current_time()
+        headers = dict(scope["headers"])
+        cors: Headers = []
+        problem: Problem | None = None
+        cancel_scope = trio.CancelScope()
+        exchange = Exchange(headers, scope["query_string"], cancel_scope)
+        scope[KEY] = exchange
+        self._active.add(exchange)
+        try:
+            with cancel_scope:
+                early = self._check(scope, headers, cors)
+                if early is None and exchange.pending:
+                    early = await self._read_body(exchange, receive)
+                if early is not None:
+                    await _answer_early(early, cors, exchange, receive, send)
+                elif not exchange.client_gone:
+                    await self._serve(scope, receive, partial(_send, send, exchange, cors), exchange)
+                    if not exchange.started:
+                        raise RuntimeError("the application did not answer")
+        except Exception as error:
+            # With half an answer out, the only honest end is a broken connection: the server sees to that.
+            problem = internal(report(leaf(error), scope["path"]))
+        finally:
+            self._active.discard(exchange)
+            self._buffered -= exchange.buffered
+        if not exchange.started and not exchange.client_gone:
+            going = problem or Problem(Code.UNAVAILABLE, "the server is shutting down")
+            await _answer(problem_answer(going), [*cors, _CLOSE], exchange, send)
+        log.debug(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=exchange.status,
+            ms=round((trio.current_time() - started) * 1000, 2),
+        )
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes], cors: Headers) -> Answer | None:
+        """What can be said from the request's head alone. Fills `cors`: the headers that let a page read answers."""
+        host = headers.get(b"host", b"")
+        if scope["raw_path"][:1] != b"/":
+            # RFC 9112 section 3.2: absolute-form names the host itself, and `*` is for OPTIONS.
+            absolute = _ABSOLUTE.match(scope["raw_path"])
+            if absolute is not None:
+                host = absolute[1]
+                scope["raw_path"] = absolute[2] or b"/"
+                scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+            elif (scope["method"], scope["path"]) != ("OPTIONS", "*"):
+                return problem_answer(Problem(Code.BAD_REQUEST, "the request target is not a path"))
+        if not self.access.host_allowed(host):
+            name = host.decode("latin-1")[:100]
+            hint = "add it to server.allowed_hosts if it should"
+            return problem_answer(
+                Problem(Code.MISDIRECTED, f"this server does not answer for the host {name!r}; {hint}")
+            )
+        origin = headers.get(b"origin")
+        if origin is not None:
+            if self.access.origin_allowed(origin, host):
+                cors += [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED)]
+                if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                    return _preflight(headers)
+            # A plain GET changes nothing and its answer stays unreadable for the page; MCP wants 403 all the same
+            # (revision 2025-11-25, transports, security warning).
+            elif scope["method"] != "GET" or scope["path"].rstrip("/") == MCP_PATH:
+                return problem_answer(Problem(Code.FORBIDDEN, "pages of this origin may not call this server"))
+        if self.draining:
+            return problem_answer(Problem(Code.UNAVAILABLE, "the server is shutting down"))
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self.max_body_bytes:
+            return self._too_large()
+        return None
+
+    def _too_large(self) -> Answer:
+        return problem_answer(Problem(Code.TOO_LARGE, f"the body is larger than {self.max_body_bytes} bytes"))
+
+    async def _read_body(self, exchange: Exchange, receive: Receive) -> Answer | None:
+        """Read the whole body into the exchange. Returns the answer when it is too large or too slow.
+
+        The deadline is for the body as a whole: a client that keeps dripping bytes does not move it.
+        """
+        parts: list[bytes] = []
+        size = 0
+        with trio.move_on_after(self.body_timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    exchange.client_gone = True
+                    return None
+                part = message.get("body", b"")
+                size += len(part)
+                self._buffered += len(part)
+                exchange.buffered += len(part)
+                exchange.pending = message.get("more_body", False)
+                if size > self.max_body_bytes:
+                    return self._too_large()
+                if self._buffered > BODIES * self.max_body_bytes:
+                    busy = Problem(Code.UNAVAILABLE, "too many large requests at once", retry_after_s=1)
+                    return problem_answer(busy)
+                parts.append(part)
+                if not exchange.pending:
+                    exchange.body = b"".join(parts)
+                    return None
+        return problem_answer(
+            Problem(Code.BODY_TIMEOUT, f"the body was not complete after {self.body_timeout_s:g} seconds")
+        )
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        """Run the application with the complete body, and cancel it when the client goes away."""
+        read = False
+
+        async def app_receive() -> Message:
+            nonlocal read
+            if not read:
+                read = True
+                return {"type": "http.request", "body": exchange.body, "more_body": False}
+            while (message := await receive())["type"] != "http.disconnect":
+                pass  # the end of a body that nobody announced
+            return message
+
+        scope[ON_DISCONNECT](exchange.leave)
+        await self.app(scope, app_receive, send)
+
+
+async def _send(send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:
+    """Note how far the answer is, and add the headers that every answer has."""
+    if message["type"] == "http.response.start":
+        exchange.started = True
+        exchange.status = int(message["status"])
+        message["headers"] = [*message.get("headers", ()), *_ALWAYS, *cors]
+    elif not message.get("more_body", False):
+        exchange.finished = True
+    await send(message)
+
+
+async def _answer(answer: Answer, more: Headers, exchange: Exchange, send: Send) -> None:
+    await _send(
+        send, exchange, more, {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+    )
+    await _send(send, exchange, [], {"type": "http.response.body", "body": answer.body})
+
+
+async def _answer_early(answer: Answer, cors: Headers, exchange: Exchange, receive: Receive, send: Send) -> None:
+    """Answer a request whose body may still be on its way.
+
+    A client that gets an answer before it has sent its body sends the body all the same, and a server that takes those
+    bytes for the next request, or stops reading, wedges the connection. So the rest is read first if it is small, else
+    the connection is closed, after the answer had its chance to arrive (RFC 9112 section 9.6).
+    """
+    if not exchange.pending or await _discard(exchange, receive, DRAIN_BYTES, DRAIN_S):
+        await _answer(answer, cors, exchange, send)
+        return
+    if exchange.client_gone:
+        return
+    start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+    await _send(send, exchange, [*cors, _CLOSE], start)
+    await _send(send, exchange, [], {"type": "http.response.body", "body": answer.body, "more_body": True})
+    await _discard(exchange, receive, None, LINGER_S)
+    await _send(send, exchange, [], {"type": "http.response.body", "body": b""})
+
+
+async def _discard(exchange: Exchange, receive: Receive, bound: int | None, seconds: float) -> bool:
+    """Read and forget the rest of a body. True when it is complete; False when it is too long, too slow or cut off."""
+    length = exchange.headers.get(b"content-length")
+    if bound is not None and length is not None and int(length) > bound:
+        return False
+    size = 0
+    with trio.move_on_after(seconds):
+        while bound is None or size <= bound:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                exchange.client_gone = True
+                return False
+            size += len(message.get("body", b""))
+            exchange.pending = message.get("more_body", False)
+            if not exchange.pending:
+                return True
+    return False
+
+
+def _preflight(headers: dict[bytes, bytes]) -> Answer:
+    """The answer to a CORS preflight of an allowed origin (Fetch standard, CORS-preflight request)."""
+    asked = headers.get(b"access-control-request-headers", b"")
+    allowed: Headers = [
+        (b"access-control-allow-methods", _METHODS),
+        (b"access-control-max-age", b"600"),
+    ]
+    if asked and _HEADER_NAMES.fullmatch(asked):
+        allowed.append((b"access-control-allow-headers", asked))
+    return Answer(204, allowed, b"")

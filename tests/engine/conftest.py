@@ -1,0 +1,38 @@
+"""Fixtures of the engine's tests; what they are made of is in `engine_support.py`."""
+
+import gc
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from engine_support import FakeStore, small_config
+from faults import descendants
+
+from engine.bridge import knowledge
+from engine.engine import Engine, open_engine
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Every engine that a test opened takes its processes and descriptors with it."""
+    processes, descriptors = descendants(), psutil.Process().num_fds()
+    yield
+    assert descendants() <= processes
+    gc.collect()
+    assert psutil.Process().num_fds() <= descriptors
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+async def engine(store: FakeStore) -> AsyncIterator[Engine]:
+    async with open_engine(small_config(), knowledge.functions(store, default_limit=12)) as engine:
+        yield engine

@@ -1,0 +1,303 @@
+"""The conversation with one worker: what is legal when, what is bounded, and that nothing else comes out of bytes."""
+
+import contextlib
+import math
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.protocol import MAX_PROGRESS, Conversation, ProtocolViolation, ValueRefused, decode_value, encode_value
+from sandbox import messages
+from sandbox.frame import encode_frame
+from sandbox.limits import KIB, Limits
+from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run, State
+
+RUN = Run(b"", "t.lua", "agent", "resolve", b"", 1, 1, 1, 1, 1)
+LIMITS = Limits(output_bytes=1000, log_bytes=1000)
+MESSAGES: dict[str, Any] = {
+    "Ready": Ready(1, (LayerReport("seccomp", "active", ""),)),
+    "HostCall": HostCall("context.search", b"\x80"),
+    "Log": Log("info", "text"),
+    "Progress": Progress(0.5, "half"),
+    "Done": Done(b"\xc0"),
+    "Failed": Failed("script_error", "x", ""),
+}
+# What a worker may say in which state, and where that leads. Nothing else is legal.
+LEGAL = {
+    ("STARTING", "Ready"): "READY",
+    ("RUNNING", "HostCall"): "AWAITING_REPLY",
+    ("RUNNING", "Log"): "RUNNING",
+    ("RUNNING", "Progress"): "RUNNING",
+    ("RUNNING", "Done"): "READY",
+    ("RUNNING", "Failed"): "READY",
+}
+# What we may send.
+SENT = {("READY", "Run"): "RUNNING", ("AWAITING_REPLY", "HostReply"): "RUNNING"}
+
+
+def frame(message: Any) -> bytes:
+    return encode_frame(messages.encode(message))
+
+
+def conversation(state: str) -> Conversation:
+    talk = Conversation()
+    if state == "STARTING":
+        return talk
+    talk.received(frame(MESSAGES["Ready"]))
+    if state in ("RUNNING", "AWAITING_REPLY"):
+        talk.begin(RUN, LIMITS)
+    if state == "AWAITING_REPLY":
+        talk.received(frame(MESSAGES["HostCall"]))
+    assert talk.state.name == state
+    return talk
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("state", [state.name for state in State])
+def test_a_message_is_legal_exactly_where_the_table_says(state: str, message: str) -> None:
+    talk = conversation(state)
+    if (state, message) in LEGAL:
+        assert talk.received(frame(MESSAGES[message])) == [MESSAGES[message]]
+        assert talk.state.name == LEGAL[state, message]
+    else:
+        with pytest.raises(ProtocolViolation, match=f"{message} in state {state}"):
+            talk.received(frame(MESSAGES[message]))
+
+
+@pytest.mark.parametrize("message", [RUN, HostReply(True, b"\xc0")])
+@pytest.mark.parametrize("state", [state.name for state in State])
+def test_what_we_send_out_of_turn_is_our_own_mistake(state: str, message: Any) -> None:
+    talk = conversation(state)
+    following = SENT.get((state, type(message).__name__))
+    if following:
+        talk.sent(message)
+        assert talk.state.name == following
+    else:
+        with pytest.raises(AssertionError, match=state):
+            talk.sent(message)
+
+
+@pytest.mark.parametrize("message", [RUN, HostReply(True, b"")])
+def test_a_worker_cannot_say_what_only_we_say(message: Any) -> None:
+    with pytest.raises(ProtocolViolation, match="not a message"):
+        conversation("RUNNING").received(frame(message))
+
+
+def test_several_messages_at_once_are_judged_in_their_order() -> None:
+    talk = conversation("RUNNING")
+    several = [MESSAGES["Log"], MESSAGES["Progress"], MESSAGES["Done"]]
+    assert talk.received(b"".join(map(frame, several))) == several
+    talk = conversation("RUNNING")
+    with pytest.raises(ProtocolViolation, match="Progress in state READY"):
+        talk.received(b"".join(map(frame, reversed(several))))
+
+
+def test_a_second_run_follows_the_first() -> None:
+    talk = conversation("RUNNING")
+    for _ in range(3):
+        talk.received(frame(Done(b"\xc0")))
+        talk.begin(RUN, LIMITS)
+    assert talk.state is State.RUNNING
+
+
+def test_bytes_between_two_runs_are_a_violation() -> None:
+    talk = conversation("RUNNING")
+    talk.received(frame(Done(b"\xc0")) + b"x")
+    with pytest.raises(ProtocolViolation, match="between two runs"):
+        talk.begin(RUN, LIMITS)
+
+
+honest = st.lists(
+    st.one_of(
+        st.builds(Log, st.just("info"), st.text(max_size=20)),
+        st.builds(Progress, st.floats(0, 1), st.text(max_size=20)),
+    ),
+    max_size=12,
+)
+
+
+@given(honest, st.lists(st.integers(min_value=0), max_size=20))
+def test_any_split_of_the_bytes_yields_the_same_messages(said: list[Any], cuts: list[int]) -> None:
+    said = [*said, MESSAGES["Done"]]
+    data = b"".join(map(frame, said))
+    points = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    talk = conversation("RUNNING")
+    received = [m for a, b in pairwise(points) for m in talk.received(data[a:b])]
+    assert received == said
+    assert talk.state is State.READY
+
+
+@given(st.sampled_from([state.name for state in State]), st.lists(st.binary(max_size=100), max_size=5))
+def test_random_bytes_are_messages_or_a_violation_and_nothing_else(state: str, pieces: list[bytes]) -> None:
+    talk = conversation(state)
+    with contextlib.suppress(ProtocolViolation):
+        for piece in pieces:
+            for message in talk.received(piece):
+                assert type(message).__name__ in MESSAGES
+
+
+@given(st.sampled_from(sorted(MESSAGES)), st.data())
+def test_a_damaged_message_is_a_message_or_a_violation(name: str, data: st.DataObject) -> None:
+    payload = bytearray(messages.encode(MESSAGES[name]))
+    payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    talk = conversation(data.draw(st.sampled_from(["STARTING", "RUNNING"])))
+    with contextlib.suppress(ProtocolViolation):
+        talk.received(encode_frame(bytes(payload)))
+
+
+@pytest.mark.parametrize("state", ["STARTING", "READY", "RUNNING"])
+def test_a_frame_beyond_the_bound_is_a_violation_before_it_arrives(state: str) -> None:
+    with pytest.raises(ProtocolViolation, match="frame of 67108864 bytes"):
+        conversation(state).received((64 << 20).to_bytes(4, "big"))
+
+
+def test_the_bound_of_frames_follows_the_limits_of_the_run() -> None:
+    talk = conversation("READY")
+    talk.begin(RUN, Limits(output_bytes=1 << 20))
+    assert talk.received((1 << 20).to_bytes(4, "big")) == []
+    talk = conversation("READY")
+    talk.begin(RUN, Limits(output_bytes=1000, log_bytes=1000))
+    with pytest.raises(ProtocolViolation):
+        talk.received((1 << 20).to_bytes(4, "big"))
+
+
+def test_log_beyond_its_limit_is_a_violation_and_every_line_costs_something() -> None:
+    for text in ("x" * 100, ""):
+        with pytest.raises(ProtocolViolation, match="more log"):
+            conversation("RUNNING").received(frame(Log("info", text)) * 10_000)
+
+
+def test_an_honest_log_at_its_limit_is_no_violation() -> None:
+    """The prelude charges 16 bytes a line, and cuts the line that passes the limit, with a note at its end."""
+    talk = conversation("RUNNING")
+    for _ in range(LIMITS.log_bytes // 16):
+        talk.received(frame(Log("info", "")))
+    talk.received(frame(Log("info", " [log truncated: limit reached]")))
+
+
+def test_the_budgets_are_new_for_every_run() -> None:
+    talk = conversation("RUNNING")
+    for _ in range(3):
+        for _ in range(MAX_PROGRESS):
+            talk.received(frame(Progress(1.0, "")))
+        talk.received(frame(Log("info", "x" * 60 * KIB)))
+        talk.received(frame(Done(b"\xc0")))
+        talk.begin(RUN, LIMITS)
+
+
+def test_more_progress_than_the_prelude_sends_is_a_violation() -> None:
+    conversation("RUNNING").received(frame(Progress(1.0, "")) * MAX_PROGRESS)
+    with pytest.raises(ProtocolViolation, match="progress"):
+        conversation("RUNNING").received(frame(Progress(1.0, "")) * (MAX_PROGRESS + 1))
+
+
+@pytest.mark.parametrize("fraction", [math.nan, math.inf, -math.inf])
+def test_progress_that_is_no_number_is_a_violation(fraction: float) -> None:
+    with pytest.raises(ProtocolViolation, match="progress"):
+        conversation("RUNNING").received(frame(Progress(fraction, "")))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x91" * 5000, b"", b"\xc1", b"\x92\xa3log\xa1\xff", b"\x94\xa3log\xa4info\xa1\xff"]
+)
+def test_what_cannot_be_decoded_is_a_violation_without_python_text(payload: bytes) -> None:
+    with pytest.raises(ProtocolViolation, match=r"not a message of this protocol \(\w+\)"):
+        conversation("RUNNING").received(encode_frame(payload))
+
+
+# Values ------------------------------------------------------------------------------------------------------------
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@given(plain)
+def test_a_plain_value_is_what_it_was(value: Any) -> None:
+    assert decode_value(encode_value(value), Limits()) == value
+
+
+REFUSED: dict[str, tuple[bytes, str, str | None]] = {
+    "bytes": (msgspec.msgpack.encode({"a": [b"x"]}), ".a[1] is not plain data", None),
+    "an extension": (msgspec.msgpack.encode([msgspec.msgpack.Ext(5, b"x")]), "[1] is not plain data", None),
+    "a time": (b"\x91\xd6\xff\x00\x00\x00\x00", "is not plain data", None),
+    "NaN": (msgspec.msgpack.encode({"a": math.nan}), ".a is not a finite number", None),
+    "infinity": (msgspec.msgpack.encode([1.0, -math.inf]), "[2] is not a finite number", None),
+    "a key that is a number": (msgspec.msgpack.encode({"a": {1: 2}}), ".a has a key that is not text", None),
+    "a key that is bytes": (msgspec.msgpack.encode({b"a": 1}), "has a key that is not text", None),
+    "a key that is a list": (b"\x81\x91\x01\x01", "", None),
+    "text that is not UTF-8": (b"\xa1\xff", "is not plain data", None),
+    "nothing": (b"", "is not plain data", None),
+    "half a value": (b"\x92\x01", "is not plain data", None),
+    "two values": (b"\x01\x01", "is not plain data", None),
+    "an unused byte": (b"\xc1", "is not plain data", None),
+    "a list that announces more than there is": (b"\xdd\xff\xff\xff\xff", "is not plain data", None),
+    "a map that announces more than there is": (b"\xdf\xff\xff\xff\xff", "is not plain data", None),
+    "too deep": (b"\x91" * 65 + b"\xc0", "is nested too deep", "value_depth"),
+    "endlessly deep": (b"\x91" * 100_000 + b"\xc0", "deep", "value_depth"),
+    "too large": (msgspec.msgpack.encode("x" * (1 << 20)), "is larger than 1048576 bytes", "output_bytes"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_value_that_is_not_plain_data_within_bounds_is_refused(what: str) -> None:
+    raw, text, limit = REFUSED[what]
+    with pytest.raises(ValueRefused) as refused:
+        decode_value(raw, Limits())
+    assert text in str(refused.value)
+    assert refused.value.limit == limit
+
+
+@given(st.binary(max_size=100))
+def test_random_bytes_are_a_plain_value_or_refused(raw: bytes) -> None:
+    try:
+        value = decode_value(raw, Limits(value_depth=8))
+    except ValueRefused:
+        return
+    assert decode_value(encode_value(value), Limits(value_depth=8)) == value
+
+
+def test_the_allowed_depth_is_exact() -> None:
+    assert decode_value(b"\x91" * 5 + b"\xc0", Limits(value_depth=5)) == [[[[[None]]]]]
+    with pytest.raises(ValueRefused):
+        decode_value(b"\x91" * 6 + b"\xc0", Limits(value_depth=5))
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        (1 << 64, float(1 << 64)),
+        (-(1 << 63) - 1, -float(1 << 63)),
+        ({"a": [1, 1 << 70, {"b": -(1 << 70)}]}, {"a": [1, float(1 << 70), {"b": -float(1 << 70)}]}),
+        ((1, 1 << 100), [1, float(1 << 100)]),
+        ([True, 1 << 64], [True, float(1 << 64)]),
+        ((1 << 64) - 1, (1 << 64) - 1),
+    ],
+)
+def test_integers_beyond_64_bits_are_sent_as_floats(value: Any, sent: Any) -> None:
+    found = msgspec.msgpack.decode(encode_value(value))
+    assert found == sent
+    assert type(found) is type(sent)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_integer_beyond_every_float_is_sent_as_the_largest(sign: int) -> None:
+    assert msgspec.msgpack.decode(encode_value({"a": sign * 10**400})) == {"a": sign * 1.7976931348623157e308}
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        encode_value({"a": "\ud800"})

@@ -1,0 +1,66 @@
+"""The zygote is replaced now and then, beside the runs: none is dropped, and nothing of the old one stays."""
+
+from dataclasses import replace
+
+import psutil
+import pytest
+import trio
+from engine_support import request, run, small_config
+
+import engine.engine
+from engine.engine import open_engine
+from sandbox.outcome import Outcome
+
+
+@pytest.mark.parametrize("isolation", ["execution", "tenant"])
+async def test_a_zygote_that_forked_enough_is_replaced_without_dropping_a_run(
+    monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    settings = engine.engine.pool_settings
+
+    def renewing(config):  # type: ignore[no-untyped-def]
+        return replace(settings(config), forks_per_zygote=5, max_runs_per_worker=1)
+
+    monkeypatch.setattr(engine.engine, "pool_settings", renewing)
+    zygotes: set[int] = set()
+    async with open_engine(small_config(f"workers = 2\nreserve = 1\nisolation = '{isolation}'")) as opened:
+
+        async def client() -> None:
+            for _ in range(15):
+                result = await run(opened, "return 1")
+                assert result.outcome is Outcome.OK, result.failure
+                zygotes.add(id(opened._pool._zygote))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client)
+            nursery.start_soon(client)
+        assert len(zygotes) >= 4
+        assert (await run(opened, "return 1")).outcome is Outcome.OK
+        # The old ones end with their last worker: all but one, the current.
+        _, left = await trio.to_thread.run_sync(psutil.wait_procs, launchers(), 2)
+        assert len(left) == 1
+    assert launchers() == []
+
+
+async def test_a_run_on_the_old_zygote_ends_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = engine.engine.pool_settings
+    monkeypatch.setattr(engine.engine, "pool_settings", lambda config: replace(settings(config), forks_per_zygote=3))
+    async with open_engine(small_config("workers = 2\nreserve = 1\nisolation = 'execution'")) as opened:
+        old = opened._pool._zygote
+        results = []
+
+        async def slow() -> None:
+            counting = "local n = 0 for i = 1, 2e7 do n = n + 1 end return n"
+            results.append(await opened.execute(request(opened, counting, limits={"cpu_s": 20, "timeout_s": 60})))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow)
+            for _ in range(8):
+                assert (await run(opened, "return 1")).outcome is Outcome.OK
+        assert opened._pool._zygote is not old
+        assert [result.outcome for result in results] == [Outcome.OK]
+
+
+def launchers() -> list[psutil.Process]:
+    """The processes that we exec'd: one for each zygote that lives."""
+    return psutil.Process().children()

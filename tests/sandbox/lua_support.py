@@ -1,0 +1,114 @@
+"""A Lua state driven in the test process, for scripts that mean no harm: what a worker does, without the worker."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from sandbox.messages import Run
+from sandbox.vm import VM, Prelude
+
+PRELUDE = Prelude()
+MIB = 1 << 20
+
+# Answers one host call: whether it succeeded, and its value or error text.
+Host = Callable[[str, Any], tuple[bool, Any]]
+
+
+@dataclass
+class Ran:
+    """How a script ended, and what it said on its way."""
+
+    kind: str
+    value: Any = None
+    message: str = ""
+    traceback: str = ""
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    progress: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, text in self.lines]
+
+
+def _echo(name: str, arguments: Any) -> tuple[bool, Any]:
+    return True, arguments
+
+
+def run_source(
+    source: str | bytes,
+    *args: Any,
+    host: Host = _echo,
+    config: Any = None,
+    method: str = "resolve",
+    root: str = "agent",
+    memory_bytes: int = 64 * MIB,
+    output_bytes: int = 1 * MIB,
+    log_bytes: int = 64 * 1024,
+    value_depth: int = 64,
+    progress: int = 1000,
+) -> Ran:
+    """Run a whole script. Host calls are answered by `host`."""
+    vm = VM(PRELUDE)
+    encode = msgspec.msgpack.encode
+    vm.begin(
+        Run(
+            source=source if isinstance(source, bytes) else source.encode(),
+            chunk_name="t.lua",
+            root=root,
+            method=method,
+            args=encode(list(args)) + encode({} if config is None else config),
+            memory_bytes=memory_bytes,
+            output_bytes=output_bytes,
+            log_bytes=log_bytes,
+            value_depth=value_depth,
+            progress=progress,
+        )
+    )
+    ran = Ran("")
+    step = vm.step()
+    while True:
+        match step:
+            case ("call", name, arguments):
+                call = (name.decode(), msgspec.msgpack.decode(arguments))
+                ran.calls.append(call)
+                ok, value = host(*call)
+                vm.put(encode(value) if ok else value.encode())
+                step = vm.step(ok)
+            case ("log", level, text):
+                ran.lines.append((level.decode(), text.decode()))
+                step = vm.step()
+            case ("progress", fraction, text):
+                ran.progress.append((fraction, text.decode()))
+                step = vm.step()
+            case ("done", value, _):
+                ran.kind, ran.value = "done", msgspec.msgpack.decode(value)
+                return ran
+            case ("memory", _, _):
+                ran.kind = "memory"
+                return ran
+            case _:
+                ran.kind, ran.message, ran.traceback = vm.why()
+                return ran
+
+
+def run(body: str, *args: Any, **how: Any) -> Ran:
+    """Run the body of `agent.resolve(...)`; `context` is a local of it, `...` are the arguments before it."""
+    source = "agent = {} function agent.resolve(...) local context = select(select('#', ...), ...); " + body + "\nend"
+    return run_source(source, *args, **how)
+
+
+def value_of(body: str, *args: Any, **how: Any) -> Any:
+    """What the body returns; it must end well."""
+    ran = run(body, *args, **how)
+    assert ran.kind == "done", (ran.kind, ran.message)
+    return ran.value
+
+
+def error_of(body: str, *args: Any, **how: Any) -> str:
+    """The text of the error that ends the body."""
+    ran = run(body, *args, **how)
+    assert ran.kind == "script_error", (ran.kind, ran.value)
+    return ran.message

@@ -1,0 +1,2 @@
+-- expect: script_error message~"neither sets the global 'agent' to a table nor returns one"
+-- Declares nothing at all.

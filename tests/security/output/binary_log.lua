@@ -1,0 +1,8 @@
+-- expect: ok value=true logs=2 log~"??" log~"line\nbreak"
+-- Writes bytes that are no text, terminal codes and line breaks to the log.
+agent = {}
+function agent.resolve(args, config, context)
+    log.warn("\xff\xfe \0 \27[31m")
+    log.debug("line\nbreak\r")
+    return true
+end

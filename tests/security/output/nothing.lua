@@ -1,0 +1,4 @@
+-- expect: ok value=null
+-- Returns nothing.
+agent = {}
+function agent.resolve(args, config, context) end

@@ -1,0 +1,6 @@
+-- expect: script_error message~"a key that is neither a string nor a list position"
+-- Returns a table with a table as a key.
+agent = {}
+function agent.resolve(args, config, context)
+    return { [{}] = 1 }
+end

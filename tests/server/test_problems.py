@@ -1,0 +1,79 @@
+"""The table from errors to answers."""
+
+import json
+import math
+
+import pytest
+
+from engine.errors import Code, LimitUse, Problem
+from server.problems import STATUS, details, encode, leaf, problem_answer, rpc_error, tool_error_text
+
+
+def test_every_code_has_a_status() -> None:
+    assert set(STATUS) == set(Code)
+    assert all(400 <= status < 600 for status in STATUS.values())
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_problem_is_the_envelope_with_its_length(code: Code) -> None:
+    answer = problem_answer(Problem(code, "why"))
+    headers = dict(answer.headers)
+    assert answer.status == STATUS[code]
+    assert json.loads(answer.body) == {"error": {"code": code.value, "message": "why"}}
+    assert headers[b"content-type"] == b"application/json"
+    assert headers[b"content-length"] == str(len(answer.body)).encode()
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0, b"1"), (0.2, b"1"), (1.2, b"2"), (60, b"60")])
+def test_retry_after_is_in_whole_seconds_rounded_up(seconds: float, header: bytes) -> None:
+    answer = problem_answer(Problem(Code.QUEUE_FULL, "full", retry_after_s=seconds))
+    assert dict(answer.headers)[b"retry-after"] == header
+    assert json.loads(answer.body)["error"]["retry_after_s"] == seconds
+
+
+def test_a_401_says_how_to_authenticate_and_names_no_authorization_server() -> None:
+    challenge = dict(problem_answer(Problem(Code.UNAUTHORIZED, "no")).headers)[b"www-authenticate"]
+    assert challenge.startswith(b"Bearer ")
+    assert b"resource_metadata" not in challenge
+
+
+def test_integers_beyond_64_bits_and_lone_surrogates_have_a_form_in_json() -> None:
+    assert json.loads(encode({"n": 2**70, "s": "\ud800"})) == {"n": 2**70, "s": "\ud800"}
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, {"n": 2**70, "x": math.nan}])
+def test_what_is_not_json_is_refused(value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        encode(value)
+
+
+def test_mcp_data_always_names_code_and_run() -> None:
+    assert details(Problem(Code.AGENT_ERROR, "no")) == {"code": "agent_error", "run_id": None}
+    limit = LimitUse("cpu_s", 10, 10.1, "s", "tenant")
+    problem = Problem(Code.CPU_LIMIT, "no", run_id="r", limit=limit, traceback="t")
+    assert details(problem) == {"code": "cpu_limit", "run_id": "r", "limit": limit.as_json(), "traceback": "t"}
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        (Code.NOT_FOUND, -32602),
+        (Code.BAD_REQUEST, -32602),
+        (Code.AGENT_ERROR, -32603),
+        (Code.TIMEOUT, -32603),
+        (Code.INTERNAL, -32603),
+    ],
+)
+def test_mcp_tells_wrong_requests_from_failures(code: Code, number: int) -> None:
+    assert rpc_error(Problem(code, "why"))[:2] == (number, "why")
+
+
+def test_the_text_of_a_failed_tool_holds_the_scripts_own_traceback() -> None:
+    assert tool_error_text(Problem(Code.TOOL_ERROR, "no", traceback="tool.lua:1")) == "no\ntool.lua:1"
+
+
+def test_leaf_looks_into_groups_of_one_only() -> None:
+    error = ValueError()
+    assert leaf(ExceptionGroup("", [ExceptionGroup("", [error])])) is error
+    pair = ExceptionGroup("", [error, KeyError()])
+    assert leaf(pair) is pair
