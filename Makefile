@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 BIND ?= 127.0.0.1:7331
 
-.PHONY: help setup serve test lint types bench soak fuzz lock clean
+.PHONY: help setup serve test lint types mcp-fixture bench soak fuzz lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # The stamps make set-up idempotent: nothing runs again until a lock file or pyproject.toml is newer.
 .venv/.run-ready: requirements.lock pyproject.toml
@@ -22,12 +22,23 @@ help: ## this list
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
+# Node 22, the MCP conformance suite and the TypeScript clients that the tests drive: by their own lock file, without
+# running any package's scripts. Where there is no npm, the tests that need them are skipped.
+.venv/.node-ready: tests/node/package.json tests/node/package-lock.json | .venv/.run-ready
+	@if command -v npm >/dev/null; then \
+	  echo "installing the MCP suite and clients into .venv/node (first time: half a minute)"; \
+	  mkdir -p .venv/node && cp tests/node/package.json tests/node/package-lock.json tests/node/.npmrc .venv/node && \
+	  (cd .venv/node && npm ci --loglevel=error) && touch $@; \
+	else \
+	  echo "npm is not on the PATH: the MCP conformance suite and the TypeScript clients are left out"; \
+	fi
+
 setup: .venv/.run-ready ## install everything into .venv (quick when nothing changed)
 
 serve: setup ## serve the demo at http://127.0.0.1:7331 (BIND=host:port moves it)
 	@exec $(BIN)/engine serve --demo --config examples/engine.toml --bind $(BIND)
 
-test: .venv/.dev-ready lint types ## ruff, mypy --strict and every test
+test: .venv/.dev-ready .venv/.node-ready lint types ## ruff, mypy --strict and every test
 	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile $(PYTEST)
 
 lint: .venv/.dev-ready
@@ -35,6 +46,9 @@ lint: .venv/.dev-ready
 
 types: .venv/.dev-ready
 	@$(BIN)/mypy
+
+mcp-fixture: setup ## serve the fixtures of the MCP conformance suite at http://127.0.0.1:7331/mcp (BIND=host:port)
+	@exec $(BIN)/python tests/conformance/fixtures.py --bind $(BIND)
 
 bench: .venv/.dev-ready ## the engine beside its floor, as ratios of one run
 	@exec $(BIN)/python -m benchmarks.floor

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from engine.run import LogLine, RunResult
+from engine.bridge import HostContext
+from engine.run import CallRecord, LogLine, RunResult
 from engine.tenant import Tenant
 
 
@@ -18,6 +19,8 @@ class AgentArgument(BaseModel):
     name: str
     description: str = ""
     required: bool = False
+    # The values that it may have; None means any.
+    enum: Annotated[tuple[str, ...], Field(strict=False)] | None = None
 
 
 class AgentInfo(BaseModel):
@@ -30,6 +33,9 @@ class AgentInfo(BaseModel):
     tools: tuple[str, ...]
     source: Literal["toml", "lua", "python", "chatmd"]
     arguments: tuple[AgentArgument, ...] = ()
+    title: str | None = None
+    # Where MCP clients find it: among the prompts, or the tools, or both.
+    expose: tuple[Literal["prompt", "tool"], ...] = ("prompt",)
 
 
 class PromptMessage(BaseModel):
@@ -53,11 +59,19 @@ class AgentPrompt(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who is asking, and where progress and log lines go while the run lasts. Passed to every agent and tool."""
+    """Who is asking, and where progress, log lines and host calls are told while the run lasts.
+
+    `inside` is the run on whose behalf this is called: a tool called by a script shares that run's budgets.
+    `callers` are the tools that are being executed around this call, outermost first, where it is Python code that
+    calls; a script's are in `inside`. Passed to every agent and tool.
+    """
 
     tenant: Tenant
     on_progress: Callable[[float, str | None], None] | None = None
     on_log: Callable[[LogLine], None] | None = None
+    on_call: Callable[[CallRecord], None] | None = None
+    inside: HostContext | None = None
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +89,15 @@ class Agent(Protocol):
     def info(self) -> AgentInfo: ...
 
     async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved: ...
+
+
+@runtime_checkable
+class Completes(Protocol):
+    """An agent that can say what an argument may become, while it is typed."""
+
+    async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
+        """Values for an argument of which `value` is typed; `given` are the others. None: it has nothing to say.
+
+        Raises Problem as `resolve` does.
+        """
+        ...

@@ -1,11 +1,12 @@
-"""(tenant, name) -> agent or tool. Pure: who may see what, and nothing of how it came here."""
+"""(tenant, name) -> agent or tool: who may see what, and nothing of how it came here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from agents.agent import Agent
+from agents.agent import Agent, AgentInfo, Call
 from agents.parameters import Parameters
-from agents.tool import Tool
+from agents.tool import Called, Tool, ToolInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,11 @@ class OfferedTool:
     tool: Tool
     parameters: Parameters
 
+    async def call(self, params: Mapping[str, Any], call: Call) -> Called:
+        """The one way to call a tool, whoever calls. Raises Problem: bad_request, and what the tool raises."""
+        self.parameters.check(params)
+        return await self.tool.execute(params, call)
+
 
 @dataclass(slots=True)
 class Registry:
@@ -22,6 +28,18 @@ class Registry:
 
     _agents: dict[str, dict[str, Agent]] = field(default_factory=dict)
     _tools: dict[str, dict[str, OfferedTool]] = field(default_factory=dict)
+
+    def replace(self, other: "Registry") -> None:
+        """Hold what the other holds, from one moment to the next. A call under way keeps what it has."""
+        self._agents, self._tools = other._agents, other._tools
+
+    def agent_infos(self) -> dict[str, list[AgentInfo]]:
+        """What lists show of every agent, by tenant."""
+        return {tenant: [agent.info for agent in agents.values()] for tenant, agents in self._agents.items()}
+
+    def tool_infos(self) -> dict[str, list[ToolInfo]]:
+        """What lists show of every tool, by tenant."""
+        return {tenant: [offered.tool.info for offered in tools.values()] for tenant, tools in self._tools.items()}
 
     def add_agent(self, agent: Agent, tenants: Iterable[str]) -> None:
         """Offer an agent to these tenants; `*` is every tenant."""

@@ -1,19 +1,24 @@
 """A loaded Lua script, whatever it declares: how its functions are run on behalf of a caller."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agents import calls
 from agents.agent import Call
 from agents.failure import RunFailed
-from engine.bridge import knowledge
+from engine.bridge import env, fs, http, knowledge, sleep
 from engine.config import ScriptEntry
+from engine.egress import parse_rule
 from engine.engine import Engine
 from engine.errors import Code, Problem
-from engine.run import RunRequest, RunResult, Script
+from engine.redaction import Redactor
+from engine.run import Authority, RunRequest, RunResult, Script
 from sandbox.outcome import Outcome
 
-# What every script may ask for: the caller's own documents. All else is granted by name.
-GRANTS = knowledge.GRANTS
+# What every script may ask for. What a call then reaches is up to the script's authority: nothing but the caller's own
+# documents, where nothing was granted by name.
+GRANTS = knowledge.GRANTS | http.GRANTS | env.GRANTS | fs.GRANTS | sleep.GRANTS | calls.GRANTS
 
 # What a failure of the script itself is called.
 _SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
@@ -28,9 +33,35 @@ class LuaScript:
     script: Script
     entry: ScriptEntry
     engine: Engine
+    redactor: Redactor
 
-    async def run(self, method: str, args: tuple[Any, ...], call: Call) -> RunResult:
-        """Call a function of the script in a worker. The result's outcome is ok.
+    def same(self, other: "LuaScript") -> bool:
+        """Whether the other is this very script, under the same configuration."""
+        return self.script == other.script and self.entry == other.entry
+
+    def narrowed(self, declared: Sequence[str]) -> tuple[str, ...]:
+        """The tools that the script declares, less what its configuration leaves out with `tools`."""
+        allowed = self.entry.tools
+        return tuple(tool for tool in declared if allowed is None or tool in allowed)
+
+    def authority(self, tools: tuple[str, ...]) -> Authority:
+        """What the configuration grants the script, and the tools that it may call."""
+        return Authority(
+            hosts=tuple(parse_rule(text) for text in self.entry.allow_hosts),
+            env=frozenset(self.entry.env),
+            folder=self.entry.path.parent,
+            tools=tools,
+        )
+
+    async def run(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        call: Call,
+        authority: Authority,
+        limits: dict[str, float] | None = None,
+    ) -> RunResult:
+        """Call a function of the script in a worker, under its own limits or these. The result's outcome is ok.
 
         Raises Problem: `agent_error` or `tool_error`, those of limits, and what admission refuses.
         """
@@ -43,11 +74,16 @@ class LuaScript:
                 method=method,
                 args=args,
                 config=self.entry.extra,
-                limits=self.engine.limits_for(self.entry.limits, call.tenant),
+                limits=self.engine.limits_for(self.entry.limits if limits is None else limits, call.tenant),
                 grants=GRANTS,
+                authority=authority,
+                redactor=self.redactor,
+                callers=self._callers(call),
                 on_progress=call.on_progress,
                 on_log=call.on_log,
-            )
+                on_call=call.on_call,
+            ),
+            call.inside,
         )
         if result.outcome is not Outcome.OK:
             raise RunFailed(result, _SCRIPT_ERROR[self.root], self._subject)
@@ -56,6 +92,12 @@ class LuaScript:
     def wrong_shape(self, result: RunResult, what: str) -> Problem:
         """The run ended well, but its answer is not what this kind of script must return. `what` names the path."""
         return Problem(_SCRIPT_ERROR[self.root], f"{self._subject}: {what}", run_id=result.run_id)
+
+    def _callers(self, call: Call) -> tuple[str, ...]:
+        around = call.callers or (() if call.inside is None else call.inside.request.callers)
+        if around[-1:] == (self.name,):  # an agent as a tool has named itself already
+            return around
+        return (*around, self.name) if around or call.inside is not None else ()
 
     @property
     def _subject(self) -> str:

@@ -1,34 +1,64 @@
 """What every front end calls: agents and tools of a tenant, by name, with one path of checks for all of them."""
 
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from agents.agent import Agent, AgentInfo, Call, Resolved
+from agents import calls
+from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
+from agents.changes import Changes
+from agents.documents import Documents
 from agents.loader import LoadFailure, load
 from agents.registry import OfferedTool, Registry
-from agents.tool import Called, ToolInfo
+from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
-from engine.bridge import knowledge
+from engine.bridge import env, fs, http, knowledge, sleep
 from engine.config import ConfigError, LoadedConfig
-from engine.engine import Engine, open_engine
+from engine.engine import Engine, SandboxUnavailable, open_engine
 from engine.errors import Code, Problem
 from engine.tenant import Tenant
 from knowledge.sqlite import open_store
-from knowledge.store import Store
+from knowledge.store import BrowsableStore, StoreError
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What can be called beside what files name: builtin tools, and the objects of a program that embeds the engine."""
+
+    builtins: Sequence[Tool]
+    agents: Sequence[Any]
+    tools: Sequence[Any]
+
+
+@dataclass(slots=True)
 class Service:
-    """One engine with everything that can be called on it. Made by `open_service`."""
+    """One engine with everything that can be called on it. Made by `open_service`.
+
+    `failures` and `warnings` are of the last time that scripts were loaded; `trouble` is why the configuration file, as
+    it is now, is not in force.
+    """
 
     loaded: LoadedConfig
     engine: Engine
-    store: Store
+    store: BrowsableStore
     registry: Registry
-    failures: tuple[LoadFailure, ...]
-    warnings: tuple[str, ...]
+    given: Given
+    changes: Changes = field(default_factory=Changes)
+    failures: tuple[LoadFailure, ...] = ()
+    warnings: tuple[str, ...] = ()
+    trouble: str | None = None
+
+    async def load_again(self, loaded: LoadedConfig) -> None:
+        """Load what this configuration names, and let it be what can be called. Raises ConfigError as `load` does."""
+        given = self.given
+        result = await load(
+            loaded.config, self.engine, self.registry, builtins=given.builtins, agents=given.agents, tools=given.tools
+        )
+        self.loaded = loaded
+        self.failures, self.warnings = tuple(result.failures), (*loaded.warnings, *result.warnings)
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:
         """The tenant's agents, in the order of the configuration."""
@@ -42,12 +72,36 @@ class Service:
         allowed = self._agent(tenant, agent).info.tools
         return [info for info in infos if info.name in allowed]
 
+    def agent_info(self, tenant: Tenant, name: str) -> AgentInfo | None:
+        """What lists show of one agent of the tenant."""
+        agent = self.registry.agent(tenant.id, name)
+        return None if agent is None else agent.info
+
+    def tool_info(self, tenant: Tenant, name: str) -> ToolInfo | None:
+        """What lists show of one tool of the tenant."""
+        offered = self.registry.tool(tenant.id, name)
+        return None if offered is None else offered.tool.info
+
+    def documents(self, tenant: Tenant) -> Documents:
+        """The tenant's documents."""
+        return Documents(self.store)
+
+    async def complete(
+        self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call
+    ) -> tuple[str, ...] | None:
+        """What an agent says that an argument may become; None when it says nothing. Raises Problem as resolve does."""
+        agent = self._agent(call.tenant, name)
+        return await agent.complete(argument, value, given, call) if isinstance(agent, Completes) else None
+
     async def resolve(self, name: str, arguments: Mapping[str, Any], call: Call) -> Resolved:
         """An agent's prompt. Raises Problem: not_found, bad_request (a required argument), what the agent raises."""
         agent = self._agent(call.tenant, name)
         for argument in agent.info.arguments:
-            if argument.required and arguments.get(argument.name) is None:
+            given = arguments.get(argument.name)
+            if argument.required and given is None:
                 raise Problem(Code.BAD_REQUEST, f"missing required argument: {argument.name}")
+            if argument.enum is not None and given is not None and given not in argument.enum:
+                raise Problem(Code.BAD_REQUEST, f"{argument.name} must be one of: {', '.join(argument.enum)}")
         return await agent.resolve(arguments, call)
 
     async def call_tool(self, name: str, params: Mapping[str, Any], call: Call, agent: str | None = None) -> Called:
@@ -57,9 +111,7 @@ class Service:
         """
         if agent is not None and name not in self._agent(call.tenant, agent).info.tools:
             raise Problem(Code.TOOL_NOT_ALLOWED, f"agent '{agent}' may not use the tool '{name}'")
-        offered = self._tool(call.tenant, name)
-        offered.parameters.check(params)
-        return await offered.tool.execute(params, call)
+        return await self._tool(call.tenant, name).call(params, call)
 
     def _agent(self, tenant: Tenant, name: str) -> Agent:
         agent = self.registry.agent(tenant.id, name)
@@ -79,28 +131,45 @@ class Service:
         return f"no {kind} registered with name: {name[:128]}"
 
 
+def _private_files(loaded: LoadedConfig) -> list[Path]:
+    """The files of the engine itself, which no script may read: they hold secrets and everybody's documents."""
+    config = loaded.config
+    stores = [path for path in (config.db.path, config.tenants.store) if path is not None]
+    beside = [Path(f"{path}{suffix}") for path in stores for suffix in ("", "-wal", "-shm", "-journal")]
+    return beside if loaded.path is None else [*beside, loaded.path]
+
+
+# What opening one raises, each with one line for the operator.
+CANNOT_OPEN = (ConfigError, SandboxUnavailable, StoreError)
+
+
 @asynccontextmanager
-async def open_service(loaded: LoadedConfig) -> AsyncIterator[Service]:
+async def open_service(
+    loaded: LoadedConfig, *, agents: Sequence[Any] = (), tools: Sequence[Any] = ()
+) -> AsyncIterator[Service]:
     """Open store and engine, load every script.
 
+    `agents` and `tools` are the objects of a program that embeds the engine (`agents.authoring`).
     Raises StoreError (the store cannot be used), SandboxUnavailable (a required layer is missing) and ConfigError
-    (what is configured is more than this version does).
+    (what is configured is more than this version does, or one of those objects cannot be used).
     """
     config = loaded.config
     if config.tenants.enabled:  # serving without the keys that it asks for would be worse than not serving
         raise ConfigError("tenants.enabled is true, but this version knows one tenant and no keys; remove it")
-    async with open_store(config.db.path, create=True, configured=config.connectors.problems()) as store:
+    configured = config.connectors.problems()
+    async with open_store(config.db.path, create=True, configured=configured) as store, http.open_http() as outward:
         limit = config.retrieval.final_limit
-        async with open_engine(config, knowledge.functions(store, default_limit=limit)) as engine:
-            registry = Registry()
-            for tool in builtin_tools(store, default_limit=limit):
-                registry.add_tool(tool, ("*",))
-            result = await load(config, engine, registry)
-            yield Service(
-                loaded=loaded,
-                engine=engine,
-                store=store,
-                registry=registry,
-                failures=tuple(result.failures),
-                warnings=(*loaded.warnings, *result.warnings),
-            )
+        registry = Registry()
+        functions = (
+            *knowledge.functions(store, default_limit=limit),
+            *outward.functions,
+            *env.functions(os.environ),
+            *fs.functions(_private_files(loaded)),
+            *sleep.functions(),
+            *calls.functions(registry),
+        )
+        async with open_engine(config, functions) as engine:
+            given = Given(builtin_tools(store, default_limit=limit), agents, tools)
+            service = Service(loaded, engine, store, registry, given)
+            await service.load_again(loaded)
+            yield service

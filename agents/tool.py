@@ -11,7 +11,10 @@ from engine.run import RunResult
 
 
 class ToolInfo(BaseModel):
-    """What discovery shows of a tool. `parameters` and `returns` are JSON Schema 2020-12 objects."""
+    """What discovery shows of a tool. `parameters` and `returns` are JSON Schema 2020-12 objects.
+
+    The last four say what it does to the world (MCP, tool annotations); None where nobody knows.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -20,7 +23,11 @@ class ToolInfo(BaseModel):
     builtin: bool
     parameters: Mapping[str, Any]
     returns: Mapping[str, Any] | None = None
+    title: str | None = None
     read_only: bool = False
+    destructive: bool | None = None
+    idempotent: bool | None = None
+    open_world: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

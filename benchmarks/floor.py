@@ -197,7 +197,7 @@ def placements() -> list[Placement]:
     return found
 
 
-def _pin(cores: set[int]) -> None:
+def pin(cores: set[int]) -> None:
     """Move every thread of this process, as Trio starts processes from one that it keeps. Children inherit it."""
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)
@@ -211,11 +211,11 @@ async def measure(placement: Placement, runs: int, rounds: int) -> dict[str, Any
     everywhere = os.sched_getaffinity(0)
     try:
         async with AsyncExitStack() as stack:
-            _pin(placement.workers or everywhere)
+            pin(placement.workers or everywhere)
             warm = await stack.enter_async_context(open_floor("warm"))
             fresh = await stack.enter_async_context(open_floor("fresh"))
             run_engine, engine = await stack.enter_async_context(open_real_engine())
-            _pin(placement.parent or everywhere)
+            pin(placement.parent or everywhere)
             for run in (warm, fresh, run_engine):
                 assert await run() == ANSWER
             gc.collect()
@@ -224,7 +224,7 @@ async def measure(placement: Placement, runs: int, rounds: int) -> dict[str, Any
             layers = [layer.name for layer in engine.layers if layer.state == "active"]
     finally:
         gc.unfreeze()
-        _pin(everywhere)
+        pin(everywhere)
     return {"placement": placement.name, "layers": layers, "rows": figures(samples)}
 
 

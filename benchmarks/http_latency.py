@@ -24,12 +24,12 @@ from typing import Any
 import h11
 import trio
 
-from benchmarks import machine
+from benchmarks import machine, scenario
 from benchmarks.figures import percentile, positive, table
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "examples" / "engine.toml"
-AGENT = ROOT / "benchmarks" / "scenarios" / "incident.toml"
+AGENT = "incident"  # the scenario whose agent is added
 STORE = 'path = "examples/.data/knowledge.sqlite"'
 ANNOUNCED = "server listening on http://"
 
@@ -50,13 +50,37 @@ class Row:
     body: Any = None
     holds: bytes = b""
     aimed: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
 
 
+BUDGET = {"service": "payments-api", "availability": 99.99}  # healthy: it searches for nothing
+_MCP_HEADERS = (
+    ("accept", "application/json, text/event-stream"),
+    ("mcp-protocol-version", "2026-07-28"),
+    ("mcp-method", "tools/call"),
+    ("mcp-name", "error-budget"),
+)
+_MCP_CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {
+        "name": "error-budget",
+        "arguments": BUDGET,
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "latency", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    },
+}
 ROWS = (
     Row("GET /health", "GET", "/health", holds=b'"ok"'),
+    Row("tool over REST", "POST", "/tools/error-budget", BUDGET, b'"result"'),
+    Row("tool over MCP", "POST", "/mcp", _MCP_CALL, b'"structuredContent"', headers=_MCP_HEADERS),
     Row("POST /tools/search", "POST", "/tools/search", {"query": "card declines", "limit": 5}, b'"results":[{'),
     Row(
-        "agent: 3 searches, 2 documents", "POST", "/agents/incident/prompt",
+        "agent: 3 searches, 2 documents", "POST", "/agents/bench-incident/prompt",
         {"service": "payments-api"}, b"An incident of payments-api", aimed=True,
     ),
     Row(
@@ -90,7 +114,7 @@ class Client:
     async def send(self, row: Row) -> bytes:
         """One request, and the body of its answer. Anything but a 200 with the expected text is an error."""
         body = b"" if row.body is None else json.dumps(row.body).encode()
-        headers = [("host", self._address)]
+        headers = [("host", self._address), *row.headers]
         if body:
             headers += [("content-type", "application/json"), ("content-length", str(len(body)))]
         data = self._connection.send(h11.Request(method=row.method, target=row.path, headers=headers)) or b""
@@ -130,17 +154,26 @@ async def open_server(folder: Path) -> AsyncIterator[str]:
         raise RuntimeError(f"{CONFIG.name} no longer says {STORE}")
     config = folder / "engine.toml"
     store = f"path = {json.dumps(str(folder / 'knowledge.sqlite'))}"
-    config.write_text(text.replace(STORE, store) + AGENT.read_text(encoding="utf-8"), encoding="utf-8")
-    command = [sys.executable, "-m", "cli.main"]
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
-    await trio.run_process(
-        [*command, "sync", "all", "--no-progress", "--config", str(config)], cwd=ROOT, env=environ, capture_stdout=True
-    )
+    config.write_text(text.replace(STORE, store) + scenario.load(AGENT).server_config(), encoding="utf-8")
+    sync = [*_COMMAND, "sync", "all", "--no-progress", "--config", str(config)]
+    await trio.run_process(sync, cwd=ROOT, env=_environ(), capture_stdout=True)
+    async with serving(config) as address:
+        yield address
+
+
+_COMMAND = (sys.executable, "-m", "cli.main")
+
+
+def _environ() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
+
+
+@asynccontextmanager
+async def serving(config: Path, stderr: int | None = None) -> AsyncIterator[str]:
+    """`engine serve` with this configuration on a free port; yields HOST:PORT."""
+    command = [*_COMMAND, "serve", "--config", str(config), "--bind", "127.0.0.1:0"]
     process = await trio.lowlevel.open_process(
-        [*command, "serve", "--config", str(config), "--bind", "127.0.0.1:0"],
-        cwd=ROOT,
-        env=environ,
-        stdout=subprocess.PIPE,
+        command, cwd=ROOT, env=_environ(), stdout=subprocess.PIPE, stderr=stderr
     )
     assert process.stdout is not None
     try:

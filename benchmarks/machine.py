@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,29 @@ def facts() -> dict[str, Any]:
         "trio": version("trio"),
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def everything() -> dict[str, Any]:
+    """The facts, the versions of what makes a load, and the commit where the source is a checkout."""
+    versions = {name: version(name) for name in ("engine", "h11", "hdrhistogram")}
+    return {**facts(), "versions": versions, "commit": _commit(Path(__file__).resolve().parents[1])}
+
+
+@cache
+def _commit(root: Path) -> str | None:
+    """The commit, with `+changes` when files differ from it. None without git or a checkout."""
+    if not (root / ".git").exists():
+        return None
+    said = []
+    for words in (("rev-parse", "HEAD"), ("status", "--porcelain")):
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(root), *words], capture_output=True, encoding="utf-8", timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        said.append(done.stdout.strip())
+    return said[0] + ("+changes" if said[1] else "")
 
 
 def line(facts: dict[str, Any]) -> str:

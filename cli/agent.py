@@ -1,70 +1,67 @@
-"""`engine agent`: list, test and begin agents."""
+"""`engine agent`: list, test, develop and begin agents."""
 
-import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, load, pairs, shown, tenant_of
-from cli.output import OK, UNUSABLE, Exit, indented, say, say_json, shortened, table
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
+from cli.output import indented, say, say_json, shortened, table
+from cli.run import Answered, Kind, call_once, script_path, service_for
 
-app = App(name="agent", help="List, test and begin agents.")
+if TYPE_CHECKING:
+    from agents.agent import AgentPrompt, Call
+    from agents.service import Service
+    from engine.tenant import Tenant
+
+app = App(name="agent", help="List, test, develop and begin agents.")
 
 # Longer descriptions are cut, so that the columns stay on one line of a terminal.
 _DESCRIPTION_WIDTH = 80
 
-TEMPLATE = """\
--- {name}: an agent. `engine agent test {name} --arg topic=deployment` shows what it answers.
+Args = Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())]
 
-agent = {{}}
 
-agent.name = "{name}"
-agent.description = "Answers questions about a topic from the knowledge base"
+class _Agents(Kind):
+    word = "agent"
+    section = "agents"
+    done = "Resolved"
 
--- The tools that a client may use while this agent is active.
-agent.tools = {{ "search", "get" }}
+    def names(self, service: "Service", who: "Tenant") -> list[str]:
+        return [info.name for info in service.list_agents(who)]
 
--- What a caller may say. A required argument is checked before this script runs.
-agent.arguments = {{
-    {{ name = "topic", description = "What to look up beforehand", required = false }},
-}}
+    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+        source = next(info.source for info in service.list_agents(who) if info.name == name)
+        path = script_path(service.loaded, self.section, name)
+        return f"{source} ({path})" if path else source
 
--- Makes the prompt of one conversation.
---   args     the caller's arguments, by name
---   config   the extra keys of this agent's table in the configuration
---   context  search, get, sources: the knowledge base
-function agent.resolve(args, config, context)
-    local messages = {{}}
+    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+        resolved = await service.resolve(name, given, call)
+        return Answered(resolved.prompt.model_dump(mode="json"), _lines(resolved.prompt), resolved.run)
 
-    if args.topic then
-        local found = context.search(args.topic, {{ limit = config.search_limit or 3 }})
-        local parts = {{}}
-        for _, hit in ipairs(found) do
-            local document = context.get(hit.id)
-            parts[#parts + 1] = "## " .. (document.title or "Untitled") .. "\\n" .. document.body
-        end
-        messages[1] = {{
-            role = "assistant",
-            content = string.format("I have read %d documents about %s.\\n\\n%s",
-                #found, args.topic, table.concat(parts, "\\n\\n")),
-        }}
-    end
 
-    return {{
-        system = "You answer questions from this project's documents. Search before you answer; cite what you used.",
-        messages = messages,
-    }}
-end
+AGENTS = _Agents()
 
-return agent
-"""
+
+def _lines(prompt: "AgentPrompt") -> list[str]:
+    """A prompt for people: the system text in full, of every message its first line."""
+    lines = [
+        f"Tools: {', '.join(prompt.tools) or 'none'}",
+        "",
+        f"System prompt ({len(prompt.system):,} chars):",
+        indented(prompt.system),
+        "",
+        f"Messages ({len(prompt.messages)}):",
+    ]
+    for message in prompt.messages:
+        first, more, _ = message.content.strip().partition("\n")
+        lines.append(f"  [{message.role}] {first}" + (" ..." if more else ""))
+    return lines
 
 
 @app.command(name="list")
 async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
     """List the agents, with their tools."""
-    from cli.run import service_for
-
     who = tenant_of(tenant)
     async with service_for(config) as (_, service):
         agents = service.list_agents(who)
@@ -89,72 +86,28 @@ async def resolve(
     name: str,
     /,
     *,
-    arg: Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())] = None,
+    arg: Args = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
     """Resolve an agent's prompt and show it, with what it cost."""
-    from agents.agent import Call
-    from cli.run import run_fields, script_path, service_for, show_failure, show_logs, show_run, unknown
-    from engine.errors import Problem
+    who, given = tenant_of(tenant), pairs(arg or [], "--arg")
+    return await call_once(AGENTS, name, given, load(config), who, as_json=as_json)
 
-    who = tenant_of(tenant)
-    arguments: dict[str, Any] = dict(pairs(arg or [], "--arg"))
-    async with service_for(config) as (loaded, service):
-        infos = {info.name: info for info in service.list_agents(who)}
-        failed = [failure for failure in service.failures if failure.name == name and failure.kind.startswith("agent")]
-        if name not in infos and failed:
-            raise Exit(UNUSABLE, f"agent {name!r} did not load: {failed[0].message}")
-        if name not in infos:
-            raise unknown("agent", name, list(infos))
-        started = time.monotonic()
-        try:
-            resolved = await service.resolve(name, arguments, Call(who))
-        except Problem as problem:
-            return show_failure(problem, as_json=as_json)
-        wall_s = time.monotonic() - started
-    show_logs(resolved.run)
-    prompt = resolved.prompt
-    if as_json:
-        say_json({**prompt.model_dump(mode="json"), **run_fields(resolved.run, wall_s)})
-        return OK
-    path = script_path(loaded, "agents", name)
-    say(f"Agent: {name}")
-    say(f"Source: {infos[name].source}" + (f" ({path})" if path else ""))
-    say(f"Tools: {', '.join(prompt.tools) or 'none'}")
-    say()
-    say(f"System prompt ({len(prompt.system):,} chars):")
-    say(indented(prompt.system))
-    say()
-    say(f"Messages ({len(prompt.messages)}):")
-    for message in prompt.messages:
-        first, more, _ = message.content.strip().partition("\n")
-        say(f"  [{message.role}] {first}" + (" ..." if more else ""))
-    say()
-    show_run("Resolved", resolved.run, wall_s)
-    return OK
+
+@app.command(name="dev")
+async def develop(name: str, /, *, arg: Args = None, config: ConfigPath = None, tenant: TenantName = "default") -> int:
+    """Resolve an agent's prompt again on every save of its script, until Ctrl-C."""
+    from cli.dev import dev
+
+    who, given = tenant_of(tenant), pairs(arg or [], "--arg")
+    return await dev(AGENTS, name, given, load(config), who)
 
 
 @app.command
 def init(name: str, /, *, config: ConfigPath = None) -> None:
     """Write agents/NAME.lua, a working script to start from."""
-    from engine.config import AGENT_KINDS, valid_name
+    from cli.scaffold import begin
 
-    if not valid_name(name):
-        raise Exit(UNUSABLE, f"{name!r} is not a name: 1 to 64 letters, digits, '_', '.' or '-'")
-    if name in AGENT_KINDS:
-        raise Exit(UNUSABLE, f"{name!r} is a reserved name")
-    loaded = load(config)
-    path = loaded.root / "agents" / f"{name}.lua"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE.format(name=name))
-    except FileExistsError:
-        raise Exit(UNUSABLE, f"{shown(path)} exists and is left as it is") from None
-    key = f'"{name}"' if "." in name else name
-    say(f"Created: {shown(path)}")
-    say("Add to config:")
-    say()
-    say(f'  [agents.script.{key}]\n  path = "agents/{name}.lua"\n  timeout = 30')
+    begin(AGENTS, name, load(config))

@@ -8,7 +8,7 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError
 
-from cli import agent, doctor, init, serve, store, sync, tool
+from cli import agent, bench, doctor, init, mcp_config, serve, store, sync, tool
 from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, note, one_line
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
@@ -35,8 +35,10 @@ def build() -> App:
     app.command(doctor.doctor)
     app.command(agent.app)
     app.command(tool.app)
+    app.command(bench.app)
     for command in (sync.sync, store.search, store.get, store.sources, store.stats, store.export):
         app.command(command)
+    app.command(mcp_config.mcp_config)
 
     @app.command
     def completions(shell: Shell, /) -> None:

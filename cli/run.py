@@ -1,27 +1,109 @@
-"""What the commands that call a script share: the open service, and how a run is shown."""
+"""What the commands that call a script share: the open service, one call, and how a run is shown."""
 
-import json
 import os
-from collections.abc import AsyncIterator
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cli.options import load, shown
-from cli.output import FAILED, UNUSABLE, Exit, indented, mebibytes, note, one_line, plural, say, say_json, warn
+from cli.output import FAILED, OK, UNUSABLE, Exit, indented, mebibytes, note, one_line, plural, say, say_json, warn
 
 if TYPE_CHECKING:
+    from agents.agent import Call
     from agents.loader import LoadFailure
     from agents.service import Service
-    from engine.config import LoadedConfig
+    from engine.config import Config, LoadedConfig, ScriptEntry
     from engine.errors import Problem
-    from engine.run import RunResult
+    from engine.run import LogLine, RunResult
+    from engine.tenant import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an agent or tool answered: as `--json` prints it, as lines for people, and the run that it cost, if any."""
+
+    body: Mapping[str, Any]
+    lines: list[str]
+    run: "RunResult | None"
+
+
+class Kind(ABC):
+    """Agents or tools: what differs between them when one is called from the command line."""
+
+    word: ClassVar[Literal["agent", "tool"]]
+    section: ClassVar[Literal["agents", "tools"]]
+    done: ClassVar[str]
+
+    @abstractmethod
+    def names(self, service: "Service", who: "Tenant") -> list[str]:
+        """Those that can be called."""
+
+    @abstractmethod
+    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+        """What one is made of, and its file where it has one."""
+
+    @abstractmethod
+    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+        """Call the one of this name with `NAME=VALUE` pairs. Raises Problem, and Exit for a value of the wrong type."""
+
+    def failure(self, service: "Service", name: str) -> "LoadFailure | None":
+        """Why the one of this name did not load, if it did not."""
+        found = (each for each in service.failures if each.name == name and each.kind.startswith(self.word))
+        return next(found, None)
+
+
+async def call_once(
+    kind: Kind, name: str, given: Mapping[str, str], loaded: "LoadedConfig", who: "Tenant", *, as_json: bool
+) -> int:
+    """Call one as the server would; show its answer and what it cost. Returns the exit code."""
+    from agents.agent import Call
+    from engine.errors import Problem
+    from engine.run import LogLine
+
+    async with opened(loaded, but=(kind, name)) as service:
+        known = kind.names(service, who)
+        if name not in known:
+            failed = kind.failure(service, name)
+            raise unknown(kind.word, name, known) if failed is None else not_loaded(kind, failed)
+        heard: list[LogLine] = []
+        started = time.monotonic()
+        try:
+            answered = await kind.ask(service, name, given, Call(who, on_log=heard.append))
+        except Problem as problem:
+            return show_failure(problem, heard, as_json=as_json)
+        wall_s = time.monotonic() - started
+        source = kind.source(service, name, who)
+    show_logs(answered.run, heard)
+    if as_json:
+        say_json({**answered.body, **run_fields(answered.run, wall_s)})
+        return OK
+    for line in (
+        f"{kind.word.capitalize()}: {name}",
+        f"Source: {source}",
+        *answered.lines,
+        "",
+        *run_lines(kind.done, answered.run, wall_s),
+    ):
+        say(line)
+    return OK
 
 
 @asynccontextmanager
 async def service_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", "Service"]]:
     """The configuration and the open service of a command. Scripts that failed to load are warned of."""
     loaded = load(path)
+    async with opened(loaded) as service:
+        yield loaded, service
+
+
+@asynccontextmanager
+async def opened(loaded: "LoadedConfig", but: tuple[Kind, str] | None = None) -> AsyncIterator["Service"]:
+    """The open service of a command. Scripts that failed to load are warned of, but the one that its caller tells."""
     from agents.service import open_service
 
     quiet_logs()
@@ -29,10 +111,27 @@ async def service_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", 
         for warning in service.warnings:
             if warning not in loaded.warnings:
                 warn(warning)
+        told = None if but is None else but[0].failure(service, but[1])
         for failure in service.failures:
-            where = f" ({location(failure)})" if failure.path else ""
-            warn(f"{failure.kind} {failure.name} did not load: {failure.message}{where}")
-        yield loaded, service
+            if failure is not told:
+                where = f" ({location(failure)})" if failure.path else ""
+                warn(f"{failure.kind} {failure.name} did not load: {failure.message}{where}")
+        yield service
+
+
+def only(config: "Config", kind: Kind, name: str, entry: "ScriptEntry") -> "Config":
+    """The configuration with this Lua script and no other agent or tool."""
+    from engine.config import Agents, Tools
+
+    script = {name: entry}
+    kept = {"agents": Agents(script=script)} if kind.word == "agent" else {"tools": Tools(script=script)}
+    return config.model_copy(update={"agents": Agents(), "tools": Tools()} | kept)
+
+
+def not_loaded(kind: Kind, failure: "LoadFailure") -> Exit:
+    """What was asked for did not load, where and why."""
+    where = f" ({location(failure)})" if failure.path else ""
+    return Exit(UNUSABLE, f"{kind.word} {failure.name!r} did not load: {failure.message}{where}")
 
 
 def location(failure: "LoadFailure") -> str:
@@ -61,8 +160,8 @@ def script_path(loaded: "LoadedConfig", section: str, name: str) -> str | None:
     """The file of a configured agent or tool, as a person would type it; None for what has no file."""
     entries: Any = getattr(loaded.config, section).in_order()
     first = next((entry for _, found, entry in entries if found == name), None)  # of two with one name, the first
-    path: Path | None = getattr(first, "path", None)
-    return shown(path, loaded.root) if path else None
+    path: Path | str | None = getattr(first, "path", None)  # of Python code, a text: its module and class
+    return shown(path, loaded.root) if isinstance(path, Path) else path
 
 
 def exit_code_of(problem: Any) -> int:
@@ -105,9 +204,11 @@ def run_fields(run: "RunResult | None", wall_s: float) -> dict[str, Any]:
     }
 
 
-def show_logs(run: "RunResult | None") -> None:
-    """The script's log lines, on standard error."""
+def show_logs(run: "RunResult | None", heard: "Sequence[LogLine]" = ()) -> None:
+    """The script's log lines, on standard error; without a run, what was `heard` of Python code."""
     if run is None:
+        for line in heard:
+            note(f"[{line.level}] {line.text}")
         return
     for line in run.logs:
         note(f"[{line.level}] {line.text}")
@@ -115,19 +216,21 @@ def show_logs(run: "RunResult | None") -> None:
         note("[warn] further log lines were dropped (limit log_bytes)")
 
 
-def show_run(verb: str, run: "RunResult | None", wall_s: float) -> None:
+def run_lines(verb: str, run: "RunResult | None", wall_s: float) -> list[str]:
     """The last two lines of `agent test` and `tool test`."""
+    if run is None:
+        return [f"{verb} in {wall_s * 1000:.0f}ms", "Outcome: ok · no script was run"]
+    return [f"{verb} in {run.usage.wall_s * 1000:.0f}ms ({_calls(run.usage.host_calls)})", _cost(run)]
+
+
+def _calls(made: Mapping[str, int]) -> str:
+    """The two knowledge calls in words, and others, where there were any, by name."""
     from engine.bridge.knowledge import GET, SEARCH
 
-    if run is None:
-        say(f"{verb} in {wall_s * 1000:.0f}ms")
-        say("Outcome: ok · no script was run")
-        return
-    searches, fetches = run.usage.host_calls.get(SEARCH, 0), run.usage.host_calls.get(GET, 0)
-    searched = plural(searches, "search query", "search queries")
-    fetched = plural(fetches, "document fetch", "document fetches")
-    say(f"{verb} in {run.usage.wall_s * 1000:.0f}ms ({searched}, {fetched})")
-    say(_cost(run))
+    searches, fetches = made.get(SEARCH, 0), made.get(GET, 0)
+    others = [f"{count} × {name}" for name, count in made.items() if name not in (SEARCH, GET)]
+    known = (plural(searches, "search query", "search queries"), plural(fetches, "document fetch", "document fetches"))
+    return ", ".join((*known, *others))
 
 
 def _cost(run: "RunResult") -> str:
@@ -135,27 +238,36 @@ def _cost(run: "RunResult") -> str:
     return f"Outcome: {run.outcome.value} · CPU {cpu:.1f} ms · memory {memory}"
 
 
-def show_failure(problem: "Problem", *, as_json: bool) -> int:
-    """Tell of a script that failed: its log, outcome, message, limit and own traceback. Returns the exit code."""
+def run_of(problem: "Problem") -> "RunResult | None":
+    """The run that failed with this problem; None where it failed before there was one."""
     from agents.failure import RunFailed
 
-    run = problem.result if isinstance(problem, RunFailed) else None
-    outcome = outcome_of(problem)
-    show_logs(run)
+    return problem.result if isinstance(problem, RunFailed) else None
+
+
+def show_failure(problem: "Problem", heard: "Sequence[LogLine]" = (), *, as_json: bool) -> int:
+    """Tell of a script that failed: its log, outcome, message, limit and own traceback. Returns the exit code."""
+    run = run_of(problem)
+    show_logs(run, heard)
     if as_json:
         cost = run_fields(run, 0) if run else dict.fromkeys(("wall_ms", "cpu_ms", "memory_bytes", "host_calls"))
-        say_json({**problem.envelope(), **cost, "outcome": outcome, "run_id": problem.run_id})
-    note(f"error: {outcome}: {one_line(problem.message)}")
-    if (limit := problem.limit) is not None:
-        used = "" if limit.used is None else f", used {limit.used:g} {limit.unit}"
-        note(f"limit: {limit.name} = {limit.bound:g} {limit.unit} (set by the {limit.source}){used}")
-    if problem.traceback:
-        note(indented(problem.traceback))
+        say_json({**problem.envelope(), **cost, "outcome": outcome_of(problem), "run_id": problem.run_id})
+    first, *more = failure_lines(problem)
+    for line in (f"error: {first}", *more):
+        note(line)
     if run is not None:
         note(_cost(run))
     return exit_code_of(problem)
 
 
-def show_value(value: Any) -> None:
-    """A JSON value, indented under a heading."""
-    say(indented(json.dumps(value, ensure_ascii=False, indent=2)))
+def failure_lines(problem: "Problem") -> list[str]:
+    """Outcome and message in one line, then the limit that was passed and the script's own traceback."""
+    lines = [f"{outcome_of(problem)}: {one_line(problem.message)}"]
+    if (limit := problem.limit) is not None:
+        used = "" if limit.used is None else f", used {limit.used:g} {limit.unit}"
+        lines.append(f"limit: {limit.name} = {limit.bound:g} {limit.unit} (set by the {limit.source}){used}")
+    if problem.traceback:
+        lines.append(indented(problem.traceback))
+    if problem.__cause__ is not None:  # of the operator's Python code, which clients are told nothing of
+        lines.append(indented("".join(traceback.format_exception(problem.__cause__)).rstrip()))
+    return lines

@@ -1,5 +1,7 @@
 """`engine serve`."""
 
+import os
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -17,9 +19,16 @@ async def serve(
     demo: Annotated[
         bool, Parameter(help="Fill an empty store from the filesystem connectors first.", negative=())
     ] = False,
+    stdio: Annotated[
+        bool, Parameter(help="Speak MCP on standard input and output; listen only if --bind is given.", negative=())
+    ] = False,
+    agent: Annotated[str | None, Parameter(help="With --stdio: this agent's prompt and tools alone.")] = None,
+    directory: Annotated[Path | None, Parameter(help="Work here, as if started here.", negative=())] = None,
     config: ConfigPath = None,
 ) -> int:
     """Serve agents, tools and knowledge over REST and MCP until SIGTERM or Ctrl-C."""
+    if agent is not None and not stdio:
+        raise Exit(UNUSABLE, "--agent needs --stdio; over HTTP a client asks for /mcp?agent=NAME")
     if bind is not None:
         from engine.config import parse_bind
 
@@ -27,12 +36,30 @@ async def serve(
             parse_bind(bind)
         except ValueError as error:
             raise Exit(UNUSABLE, f"--bind: {error}") from None
+    if directory is not None:
+        os.chdir(directory)
+    streams = None
+    if stdio:
+        # Before anything else could print.
+        from server.app import Refused
+        from server.stdio import take_standard_streams
+
+        try:
+            streams = take_standard_streams()
+        except Refused as error:
+            raise Exit(UNUSABLE, str(error)) from None
     loaded = load(config, warnings=False)  # the banner tells them
     if demo:
         from cli.sync import fill_if_empty
 
         await fill_if_empty(loaded)
-    from server.app import run_server
+    code: int
+    if streams is not None:
+        from server.stdio import run_stdio
 
-    code: int = await run_server(loaded, bind=bind, strict=strict, demo=demo)
+        code = await run_stdio(loaded, streams, agent=agent, bind=bind, strict=strict)
+    else:
+        from server.app import run_server
+
+        code = await run_server(loaded, bind=bind, strict=strict, demo=demo)
     return code

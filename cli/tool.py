@@ -1,18 +1,69 @@
-"""`engine tool`: list and test tools."""
+"""`engine tool`: list, test, develop and begin tools."""
 
 import json
-import time
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, pairs, tenant_of
-from cli.output import FAILED, OK, UNUSABLE, Exit, say, say_json, shortened, table
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
+from cli.output import FAILED, Exit, indented, say_json, shortened, table
+from cli.run import Answered, Kind, call_once, only, script_path, service_for
 
-app = App(name="tool", help="List and test tools.")
+if TYPE_CHECKING:
+    from agents.agent import Call
+    from agents.service import Service
+    from agents.tool import ToolInfo
+    from engine.config import LoadedConfig
+    from engine.tenant import Tenant
+
+app = App(name="tool", help="List, test, develop and begin tools.")
 
 _DESCRIPTION_WIDTH = 80
+
+Params = Annotated[
+    list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
+]
+NameOrPath = Annotated[str, Parameter(help="A tool's name, or a script's path: it has a / or ends in .lua.")]
+
+
+class _Tools(Kind):
+    word = "tool"
+    section = "tools"
+    done = "Called"
+
+    def names(self, service: "Service", who: "Tenant") -> list[str]:
+        return [info.name for info in service.list_tools(who)]
+
+    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+        info = _info(service, name, who)
+        source = _type(service.loaded, info) if info else ""
+        path = script_path(service.loaded, self.section, name)
+        return f"{source} ({path})" if path else source
+
+    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+        info = _info(service, name, call.tenant)
+        called = await service.call_tool(name, parse_params(given, info.parameters if info else {}), call)
+        shown = json.dumps(called.value, ensure_ascii=False, indent=2)
+        return Answered({"result": called.value}, ["", "Result:", indented(shown)], called.run)
+
+
+TOOLS = _Tools()
+
+
+def _info(service: "Service", name: str, who: "Tenant") -> "ToolInfo | None":
+    return next((info for info in service.list_tools(who) if info.name == name), None)
+
+
+def _type(loaded: "LoadedConfig", info: "ToolInfo") -> str:
+    if info.builtin:
+        return "built-in"
+    # Of two with one name, the first. What the configuration does not name came as an object: Python.
+    kind = next((kind for kind, name, _ in loaded.config.tools.in_order() if name == info.name), "python")
+    return "lua" if kind == "script" else kind
 
 
 def parse_params(given: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,11 +90,21 @@ def parse_params(given: Mapping[str, str], schema: Mapping[str, Any]) -> dict[st
     return values
 
 
+def _named(tool: str, loaded: "LoadedConfig") -> tuple[str, "LoadedConfig"]:
+    """A tool's name, and the configuration that has it: for a path, one with this script alone and nothing granted."""
+    from engine.config import ScriptEntry
+
+    if "/" not in tool and not tool.endswith(".lua"):
+        return tool, loaded
+    path = Path(tool).absolute()
+    # A name that only messages show. With its ending, it cannot be that of a builtin tool.
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", path.name)[-64:]
+    return name, replace(loaded, config=only(loaded.config, TOOLS, name, ScriptEntry(path=path)))
+
+
 @app.command(name="list")
 async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
     """List the tools."""
-    from cli.run import service_for
-
     who = tenant_of(tenant)
     async with service_for(config) as (loaded, service):
         tools = service.list_tools(who)
@@ -51,16 +112,8 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
         fields = {"name", "description", "builtin", "parameters"}
         say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
         return
-    kinds = {name: {"script": "lua"}.get(kind, kind) for kind, name, _ in reversed(loaded.config.tools.in_order())}
     table(
-        (
-            (
-                tool.name,
-                "built-in" if tool.builtin else kinds.get(tool.name, ""),
-                shortened(tool.description, _DESCRIPTION_WIDTH),
-            )
-            for tool in tools
-        ),
+        ((tool.name, _type(loaded, tool), shortened(tool.description, _DESCRIPTION_WIDTH)) for tool in tools),
         heading=("TOOL", "TYPE", "DESCRIPTION"),
         indent="",
     )
@@ -68,47 +121,35 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
 
 @app.command(name="test")
 async def call(
-    name: str,
+    tool: NameOrPath,
     /,
     *,
-    param: Annotated[
-        list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
-    ] = None,
+    param: Params = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
     """Call a tool and show its answer, with what it cost."""
-    from agents.agent import Call
-    from cli.run import run_fields, script_path, service_for, show_failure, show_logs, show_run, show_value, unknown
-    from engine.errors import Problem
+    who, given = tenant_of(tenant), pairs(param or [], "--param")
+    name, loaded = _named(tool, load(config))
+    return await call_once(TOOLS, name, given, loaded, who, as_json=as_json)
 
-    who = tenant_of(tenant)
-    given = pairs(param or [], "--param")
-    async with service_for(config) as (loaded, service):
-        infos = {info.name: info for info in service.list_tools(who)}
-        failed = [failure for failure in service.failures if failure.name == name and failure.kind.startswith("tool")]
-        if name not in infos and failed:
-            raise Exit(UNUSABLE, f"tool {name!r} did not load: {failed[0].message}")
-        if name not in infos:
-            raise unknown("tool", name, list(infos))
-        params = parse_params(given, infos[name].parameters)
-        started = time.monotonic()
-        try:
-            called = await service.call_tool(name, params, Call(who))
-        except Problem as problem:
-            return show_failure(problem, as_json=as_json)
-        wall_s = time.monotonic() - started
-    show_logs(called.run)
-    if as_json:
-        say_json({"result": called.value, **run_fields(called.run, wall_s)})
-        return OK
-    path = script_path(loaded, "tools", name)
-    say(f"Tool: {name}")
-    say("Source: " + (f"lua ({path})" if path and path.endswith(".lua") else path or "built-in"))
-    say()
-    say("Result:")
-    show_value(called.value)
-    say()
-    show_run("Called", called.run, wall_s)
-    return OK
+
+@app.command(name="dev")
+async def develop(
+    tool: NameOrPath, /, *, param: Params = None, config: ConfigPath = None, tenant: TenantName = "default"
+) -> int:
+    """Call a tool again on every save of its script, until Ctrl-C."""
+    from cli.dev import dev
+
+    who, given = tenant_of(tenant), pairs(param or [], "--param")
+    name, loaded = _named(tool, load(config))
+    return await dev(TOOLS, name, given, loaded, who)
+
+
+@app.command
+def init(name: str, /, *, config: ConfigPath = None) -> None:
+    """Write tools/NAME.lua, a working script to start from."""
+    from cli.scaffold import begin
+
+    begin(TOOLS, name, load(config))

@@ -31,6 +31,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from engine.egress import parse_rule
 from sandbox.layers import NAMES as LAYERS
 from sandbox.limits import MIB, SPECS
 
@@ -209,6 +210,14 @@ def _check_name(value: str) -> str:
     return value
 
 
+def _check_host_rule(value: str) -> str:
+    try:
+        parse_rule(value)
+    except ValueError as error:
+        raise _expected(str(error).removeprefix("expected ")) from None
+    return value
+
+
 def _check_layer(value: str) -> str:
     # A misspelt layer would silently not be required.
     if value not in LAYERS:
@@ -238,6 +247,7 @@ Strings = Annotated[tuple[Text, ...], Field(strict=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=_INT64)]
 Bind = Annotated[str, AfterValidator(_check_bind)]
+HostRules = Annotated[tuple[Annotated[Text, AfterValidator(_check_host_rule)], ...], Field(strict=False)]
 Layer = Annotated[str, AfterValidator(_check_layer)]
 Name = Annotated[str, AfterValidator(_check_name)]
 LimitTable = Annotated[dict[str, float], _LimitTable()]
@@ -341,6 +351,22 @@ class LimitsConfig(_Model):
     queue_timeout_s: Seconds = 10
 
 
+def _timeout_as_limit(timeout: float | None, limits: dict[str, float]) -> None:
+    if timeout is None:
+        return
+    limit = limits.setdefault("timeout_s", timeout)
+    if limit != timeout:
+        raise PydanticCustomError(
+            "phrase",
+            "timeout = {timeout} and limits.timeout_s = {limit} disagree; give one of them",
+            {"timeout": f"{timeout:g}", "limit": f"{limit:g}"},
+        )
+
+
+# Where MCP clients find an agent: among the prompts, among the tools, or both.
+Exposure = Annotated[tuple[Literal["prompt", "tool"], ...], Field(strict=False)]
+
+
 class ScriptEntry(_Model):
     """A script of any kind, as configured. `timeout` (seconds) is also in `limits["timeout_s"]`.
 
@@ -352,28 +378,65 @@ class ScriptEntry(_Model):
     path: FilePath
     timeout: Seconds | None = None
     limits: LimitTable = Field(default_factory=dict)
-    allow_hosts: Strings = ()
+    allow_hosts: HostRules = ()
     env: Strings = ()
     tools: Strings | None = None
     tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
     extra: dict[str, Any] = Field(default_factory=dict, repr=False)
     unset: str | None = None
     from_environment: Strings = Field(default=(), repr=False)
 
     @model_validator(mode="after")
     def _timeout_is_a_limit(self) -> "ScriptEntry":
-        if self.timeout is not None:
-            limit = self.limits.setdefault("timeout_s", self.timeout)
-            if limit != self.timeout:
-                raise PydanticCustomError(
-                    "phrase",
-                    "timeout = {timeout} and limits.timeout_s = {limit} disagree; give one of them",
-                    {"timeout": f"{self.timeout:g}", "limit": f"{limit:g}"},
-                )
+        _timeout_as_limit(self.timeout, self.limits)
         return self
 
 
 _SCRIPT_KEYS = ("path", "timeout", "limits", "allow_hosts", "env", "tools", "tenants")
+_SCRIPT_AGENT_KEYS = (*_SCRIPT_KEYS, "expose")
+
+# What can be held against code that runs in the engine's own process: the clock, what it hands back, what it logs.
+PYTHON_LIMITS = ("timeout_s", "output_bytes", "log_bytes", "value_depth")
+
+
+class PythonEntry(_Model):
+    """Python code of the operator's: `[agents.python.NAME]`, `[tools.python.NAME]`. `path` is `module:Class`.
+
+    It is not confined, so keys that only confinement could keep (`allow_hosts`, `env`, most limits) are errors here.
+    `config` is the class's own configuration, expanded, dates as ISO texts; `unset` and `from_environment` are as in
+    a ScriptEntry. `tools` None means the list that the class declares.
+    """
+
+    path: Text
+    timeout: Seconds | None = None
+    limits: LimitTable = Field(default_factory=dict)
+    tools: Strings | None = None
+    tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
+    config: dict[str, Any] = Field(default_factory=dict, repr=False)
+    unset: str | None = None
+    from_environment: Strings = Field(default=(), repr=False)
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_that_hold(cls, limits: dict[str, float]) -> dict[str, float]:
+        if beyond := next((name for name in limits if name not in PYTHON_LIMITS), None):
+            raise PydanticCustomError(
+                "phrase",
+                "{name} cannot be held against Python code, which is not confined; these can: {possible}",
+                {"name": beyond, "possible": ", ".join(PYTHON_LIMITS)},
+            )
+        return limits
+
+    @model_validator(mode="after")
+    def _timeout_is_a_limit(self) -> "PythonEntry":
+        _timeout_as_limit(self.timeout, self.limits)
+        return self
+
+
+_PYTHON_KEYS = ("path", "timeout", "limits", "tools", "tenants", "config")
+_PYTHON_AGENT_KEYS = (*_PYTHON_KEYS, "expose")
 
 
 class InlineAgent(_Model):
@@ -383,6 +446,7 @@ class InlineAgent(_Model):
     system_prompt: str
     tools: Strings = ()
     tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
 
 
 class _Globs(_Model):
@@ -452,10 +516,10 @@ class Tools(_Model):
     """`[tools]`, by kind and name."""
 
     script: dict[Name, ScriptEntry] = Field(default_factory=dict)
-    python: dict[Name, ScriptEntry] = Field(default_factory=dict)
+    python: dict[Name, PythonEntry] = Field(default_factory=dict)
     _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
 
-    def in_order(self) -> tuple[tuple[ToolKind, str, ScriptEntry], ...]:
+    def in_order(self) -> tuple[tuple[ToolKind, str, ScriptEntry | PythonEntry], ...]:
         """Every tool in the order of the file, so that of two with one name the first can win."""
         found = [(kind, name, entry) for kind in TOOL_KINDS for name, entry in getattr(self, kind).items()]
         return tuple(sorted(found, key=lambda item: _line(self._lines, ("tools", item[0], item[1]))))
@@ -466,11 +530,11 @@ class Agents(_Model):
 
     inline: dict[Name, InlineAgent] = Field(default_factory=dict)
     script: dict[Name, ScriptEntry] = Field(default_factory=dict)
-    python: dict[Name, ScriptEntry] = Field(default_factory=dict)
+    python: dict[Name, PythonEntry] = Field(default_factory=dict)
     chatmd: dict[Name, ScriptEntry] = Field(default_factory=dict)
     _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
 
-    def in_order(self) -> tuple[tuple[AgentKind, str, InlineAgent | ScriptEntry], ...]:
+    def in_order(self) -> tuple[tuple[AgentKind, str, InlineAgent | ScriptEntry | PythonEntry], ...]:
         """Every agent in the order of the file, so that of two with one name the first can win."""
         found = [(kind, name, entry) for kind in AGENT_KINDS for name, entry in getattr(self, kind).items()]
 
@@ -543,7 +607,7 @@ class LoadedConfig:
 
 
 class _Extra(dict[str, Any]):
-    """The extra keys of a script entry: where an unset variable is the script's failure, not the file's."""
+    """The keys that are a script's or a class's own: where an unset variable is its failure, not the file's."""
 
 
 @dataclass(slots=True)
@@ -616,19 +680,33 @@ def _reshape_agents(agents: Table, shape: _Shape) -> Table:
 def _reshape_entry(entry: Any, loc: Loc, shape: _Shape) -> Any:
     if not isinstance(entry, dict):
         return entry
-    extra = _Extra((key, value) for key, value in entry.items() if key not in _SCRIPT_KEYS)
+    if loc[1] == "python":
+        return _reshape_python(entry, loc)
+    ours = _SCRIPT_AGENT_KEYS if loc[0] == "agents" else _SCRIPT_KEYS
+    extra = _Extra((key, value) for key, value in entry.items() if key not in ours)
     if extra and loc[1] != "script":
-        raise _unknown_key((*loc, next(iter(extra))), list(_SCRIPT_KEYS))
+        raise _unknown_key((*loc, next(iter(extra))), list(ours))
     shape.origin[(*loc, "extra")] = loc
-    return {key: value for key, value in entry.items() if key in _SCRIPT_KEYS} | {"extra": extra}
+    return {key: value for key, value in entry.items() if key in ours} | {"extra": extra}
+
+
+def _reshape_python(entry: Table, loc: Loc) -> Table:
+    ours = _PYTHON_AGENT_KEYS if loc[0] == "agents" else _PYTHON_KEYS
+    if unknown := next((key for key in entry if key not in ours), None):
+        raise _unknown_key((*loc, unknown), list(ours))
+    own = entry.get("config", {})
+    return {**entry, "config": _Extra(own) if isinstance(own, dict) else own}
 
 
 def _expand_tree(value: Any, loc: Loc, environ: Mapping[str, str], shape: _Shape) -> Any:
     """Expand every text below `value`; an unset variable in a script's extras is noted in its entry."""
     if isinstance(value, dict):
-        expanded = {k: _expand_tree(v, (*loc, k), environ, shape) for k, v in value.items() if type(v) is not _Extra}
-        if isinstance(extra := value.get("extra"), _Extra):
-            expanded |= _expand_extra(extra, (*loc, "extra"), environ, shape)
+        expanded: Table = {}
+        for key, inner in value.items():
+            if type(inner) is _Extra:
+                expanded |= _expand_extra(inner, key, (*loc, key), environ, shape)
+            else:
+                expanded[key] = _expand_tree(inner, (*loc, key), environ, shape)
         return expanded
     if isinstance(value, list):
         return [_expand_tree(item, (*loc, i), environ, shape) for i, item in enumerate(value)]
@@ -640,7 +718,7 @@ def _expand_tree(value: Any, loc: Loc, environ: Mapping[str, str], shape: _Shape
     return value
 
 
-def _expand_extra(extra: _Extra, loc: Loc, environ: Mapping[str, str], shape: _Shape) -> Table:
+def _expand_extra(extra: _Extra, name: str, loc: Loc, environ: Mapping[str, str], shape: _Shape) -> Table:
     unset: list[str] = []
     used: dict[str, None] = {}  # an ordered set
 
@@ -664,7 +742,7 @@ def _expand_extra(extra: _Extra, loc: Loc, environ: Mapping[str, str], shape: _S
         return value
 
     values = {key: plain(value, (*loc, key)) for key, value in extra.items()}
-    return {"extra": values, "unset": unset[0] if unset else None, "from_environment": list(used)}
+    return {name: values, "unset": unset[0] if unset else None, "from_environment": list(used)}
 
 
 # ---- validation and its words -----------------------------------------------------------------------------------
@@ -748,6 +826,20 @@ def parse_config(
         raise ConfigError(f"{shown_as}: not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{shown_as}: not valid TOML: nested too deeply") from None
+    config, warnings = check_tables(raw, environ=environ, cwd=cwd, shown_as=shown_as)
+    lines = _table_order(text)
+    config.agents._lines.update(lines)
+    config.tools._lines.update(lines)
+    return config, warnings
+
+
+def check_tables(
+    raw: Table, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
+) -> tuple[Config, tuple[str, ...]]:
+    """The configuration in tables as TOML would give them (the form in which a program may hold its configuration).
+
+    As `parse_config`; of two entries with one name, the first is by kind and then as the tables have them.
+    """
     try:
         shape = _reshape(raw)
         tree = _expand_tree(shape.tree, (), environ, shape)
@@ -763,9 +855,6 @@ def parse_config(
             raise _explain(errors[0], shape, raw) from None
     except _Wrong as wrong:
         raise ConfigError(f"{shown_as}: {_dotted(wrong.loc)}: {wrong.phrase}") from None
-    lines = _table_order(text)
-    config.agents._lines.update(lines)
-    config.tools._lines.update(lines)
     return config, tuple(f"{shown_as}: {warning}" for warning in shape.warnings)
 
 

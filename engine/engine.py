@@ -3,14 +3,14 @@
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 import trio
 
 from engine import supervisor
-from engine.bridge import Bridge, HostFunction
+from engine.bridge import Bridge, HostContext, HostFunction
 from engine.config import Config
 from engine.errors import Code, LimitUse, Problem
 from engine.metrics import Metrics
@@ -18,7 +18,7 @@ from engine.pool import NoWorker, Pool, PoolSettings, open_pool
 from engine.run import RunRequest, RunResult
 from engine.scheduler import Refused, Scheduler, Ticket
 from engine.supervisor import Meter
-from engine.tenant import BoundLimits, Tenant, bind_limits
+from engine.tenant import BoundLimits, Tenant, bind_limits, within
 from sandbox.layers import REQUIRED
 from sandbox.limits import SPECS
 from sandbox.messages import LayerState
@@ -28,6 +28,8 @@ log = structlog.get_logger("engine")
 
 # Runs of one tenant that may wait for a worker.
 QUEUE_LENGTH = 100
+# Tools may call tools so far down: a run waits for the one below it, and each holds a worker.
+MAX_DEPTH = 4
 
 
 class SandboxUnavailable(Exception):
@@ -67,6 +69,9 @@ class Engine:
         self._starts: dict[Ticket, trio.Event] = {}
         self._idle = trio.Event()
         self._idle.set()
+        # Runs on behalf of others, by depth. They need no turn: the run that waits for one has it, and uses no CPU
+        # meanwhile. Each depth has places of its own, so that none waits for one that waits for it.
+        self._nested = [trio.CapacityLimiter(places) for places in pool.settings.nested_places]
 
     @property
     def layers(self) -> tuple[LayerStatus, ...]:
@@ -78,12 +83,15 @@ class Engine:
         """The limits of a run of this tenant that asks for these."""
         return bind_limits(asked, tenant, self._config.limits.defaults, self._config.limits.max)
 
-    async def execute(self, request: RunRequest) -> RunResult:
+    async def execute(self, request: RunRequest, inside: HostContext | None = None) -> RunResult:
         """Admit, queue, run. A script's failure is a result; a refusal before the start is a Problem.
 
+        `inside` is the run on whose behalf this one is made: it shares that run's turn, deadline and budgets.
         Raises Problem: queue_full, queue_timeout (the tenant's), unavailable (draining, or no worker can be made),
         bad_request (an argument that is not text). Cancelling kills the run's worker and reaps it first.
         """
+        if inside is not None:
+            return await self._execute_nested(request, inside)
         if self.draining:
             raise Problem(Code.UNAVAILABLE, "the engine is shutting down", retry_after_s=1)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -93,22 +101,38 @@ class Engine:
         self.metrics.queue_seconds.observe(queue_s)
         cpu_s = 0.0
         try:
-            try:
-                worker = await self._pool.lease(request.tenant.id, request.limits["cpu_s"])
-            except NoWorker as error:
-                log.error("no worker for a run", reason=str(error))
-                raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None
-            clean = False
-            try:
-                result = await supervisor.execute(request, worker, self._meter, self._bridge, self.metrics, queue_s)
-                clean = result.outcome.worker_survives
-                cpu_s = result.usage.cpu_s
-                return result
-            finally:
-                self._pool.give_back(worker, clean=clean)
+            result = await self._run(request, queue_s)
+            cpu_s = result.usage.cpu_s + result.usage.nested_cpu_s
+            return result
         finally:
             self._scheduler.finish(ticket, cpu_s)
             self._start_waiting()
+
+    async def _execute_nested(self, request: RunRequest, inside: HostContext) -> RunResult:
+        """Run on behalf of another run, within what that has left. Its deadline cancels this too."""
+        depth = len(request.callers)
+        assert 1 <= depth <= MAX_DEPTH
+        started = trio.current_time()
+        async with self._nested[depth - 1]:
+            request = replace(request, limits=within(request.limits, inside.left()))
+            result = await self._run(request, trio.current_time() - started, nested=True)
+        inside.charge(result.usage)
+        return result
+
+    async def _run(self, request: RunRequest, queue_s: float, *, nested: bool = False) -> RunResult:
+        """Run on a worker of the tenant's."""
+        try:
+            worker = await self._pool.lease(request.tenant.id, request.limits["cpu_s"], nested=nested)
+        except NoWorker as error:
+            log.error("no worker for a run", reason=str(error))
+            raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None
+        clean = False
+        try:
+            result = await supervisor.execute(request, worker, self._meter, self._bridge, self.metrics, queue_s)
+            clean = result.outcome.worker_survives
+            return result
+        finally:
+            self._pool.give_back(worker, clean=clean)
 
     async def _admit(self, tenant: Tenant) -> Ticket:
         """A place in the tenant's queue, then a start; or a typed refusal at once."""
@@ -198,6 +222,7 @@ def pool_settings(config: Config) -> PoolSettings:
     ceilings = {name: config.limits.max.get(name, spec.ceiling) for name, spec in SPECS.items()}
     return PoolSettings(
         workers=config.sandbox.workers or len(os.sched_getaffinity(0)),
+        max_depth=MAX_DEPTH,
         reserve=config.sandbox.reserve,
         isolation=config.sandbox.isolation,
         max_runs_per_worker=config.sandbox.max_runs_per_worker,

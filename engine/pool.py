@@ -25,10 +25,14 @@ class NoWorker(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """`workers` may be leased at once; `reserve` more are kept pristine. Bounds are the engine's ceilings."""
+    """`workers` may be leased at once; `reserve` more are kept pristine. Bounds are the engine's ceilings.
+
+    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker.
+    """
 
     workers: int
     reserve: int = 2
+    max_depth: int = 0
     isolation: Literal["tenant", "execution"] = "tenant"
     max_runs_per_worker: int = 200
     cpu_s: float = 60.0
@@ -44,14 +48,23 @@ class PoolSettings:
         return 2 * self.cpu_s
 
     @property
+    def nested_places(self) -> tuple[int, ...]:
+        """How many runs on behalf of others may be under way, by depth: rarely is one needed, and rarer the deeper."""
+        return tuple(max(1, self.workers >> depth) for depth in range(self.max_depth))
+
+    @property
+    def _at_most(self) -> int:
+        return self.workers + self.reserve + sum(self.nested_places)
+
+    @property
     def fleet_processes(self) -> int:
         """All processes of one zygote: workers and reserve, those on their way out, zygote and launcher."""
-        return 4 * (self.workers + self.reserve) + 2
+        return 4 * self._at_most + 2
 
     @property
     def fleet_memory_bytes(self) -> int:
         """All memory of one zygote's workers: each at its ceiling with what the interpreter needs beside it."""
-        return (self.workers + self.reserve) * (self.memory_bytes + (64 << 20)) + (256 << 20)
+        return self._at_most * (self.memory_bytes + (64 << 20)) + (256 << 20)
 
 
 class Pool:
@@ -67,6 +80,8 @@ class Pool:
         self._leased: dict[int, Worker] = {}
         self._closing: dict[int, Worker] = {}
         self._refill = trio.Event()
+        # How many workers may be leased or idle: as many as serve runs, and more once runs have called others.
+        self._places = settings.workers
         self.layers: tuple[LayerReport, ...] = ()
         self.spawned = 0
         self._closed = False
@@ -89,12 +104,15 @@ class Pool:
     def leased(self) -> list[Worker]:
         return list(self._leased.values())
 
-    async def lease(self, tenant: str, cpu_s: float) -> Worker:
+    async def lease(self, tenant: str, cpu_s: float, *, nested: bool = False) -> Worker:
         """A worker for one run of this tenant that may use `cpu_s`: its own idle one, else a pristine one.
 
+        `nested` says that another leased run waits for this one, which makes room for one more idle worker.
         The caller ends the lease with `give_back`, whatever happens. Raises NoWorker.
         """
         worker = self._take_idle(tenant, cpu_s) or self._take_pristine() or await self._spawn_for_lease()
+        if nested:
+            self._places = self.settings.workers + self.settings.nested_places[0]
         worker.tenant = tenant
         self._leased[worker.serial] = worker
         return worker
@@ -137,7 +155,7 @@ class Pool:
 
     def _trim(self) -> None:
         """Idle workers of tenants may fill the places that leases leave free, no more."""
-        while self._idle and len(self._idle) + len(self._leased) > self.settings.workers:
+        while self._idle and len(self._idle) + len(self._leased) > self._places:
             self._retire(self._idle.popitem(last=False)[1])
 
     async def _spawn_for_lease(self) -> Worker:

@@ -9,7 +9,7 @@ import msgspec
 from sandbox import messages
 from sandbox.frame import FrameDecoder, FrameTooLarge
 from sandbox.limits import KIB, Limits
-from sandbox.messages import TRANSITIONS, Log, Progress, Run, State
+from sandbox.messages import TRANSITIONS, HostCalls, HostReply, Log, Progress, Run, State
 
 # What a message costs beside its value: tags, names, a traceback.
 _ENVELOPE_BYTES = 64 * KIB
@@ -17,6 +17,8 @@ _ENVELOPE_BYTES = 64 * KIB
 MAX_PROGRESS = 1_000
 # The prelude charges every line at least this much, so an honest worker cannot send more lines than that allows.
 LINE_BYTES = 16
+# Host calls that one run may have under way at once; the prelude holds more of them back (core.lua, AT_ONCE).
+MAX_SIDE_BY_SIDE = 64
 
 
 class ProtocolViolation(Exception):
@@ -32,6 +34,9 @@ class Conversation:
         # Budgets of the run under way, counted down; set anew by every Run.
         self._log_bytes = 0
         self._progress = 0
+        # Invariant: the numbers of the run's calls that are under way, and the highest that it has used.
+        self._under_way: set[int] = set()
+        self._last_call = 0
 
     def begin(self, message: Run, limits: Limits) -> None:
         """A Run is about to be sent: bound what may come back."""
@@ -40,6 +45,8 @@ class Conversation:
         self._decoder.maximum = max(limits.output_bytes, limits.log_bytes) + _ENVELOPE_BYTES
         self._log_bytes = limits.log_bytes + _ENVELOPE_BYTES
         self._progress = MAX_PROGRESS
+        self._under_way.clear()
+        self._last_call = 0
         self.sent(message)
 
     def sent(self, message: messages.ToWorker) -> None:
@@ -47,6 +54,8 @@ class Conversation:
         following = TRANSITIONS.get((self.state, type(message)))
         assert following is not None, f"{type(message).__name__} sent in {self.state.name}"
         self.state = following
+        if isinstance(message, HostReply):
+            self._under_way.discard(message.call)
 
     def received(self, data: bytes) -> list[messages.FromWorker]:
         """The messages that these bytes complete, each legal where it stands. Raises ProtocolViolation."""
@@ -70,8 +79,19 @@ class Conversation:
             self._progress -= 1
             if self._progress < 0 or not math.isfinite(message.fraction):
                 raise ProtocolViolation("more progress, or another, than the prelude sends")
+        elif isinstance(message, HostCalls):
+            self._start(message)
         self.state = following
         return message
+
+    def _start(self, message: HostCalls) -> None:
+        for number, _, _ in message.calls:
+            if number <= self._last_call:
+                raise ProtocolViolation("a number of a host call that was used before")
+            self._last_call = number
+            self._under_way.add(number)
+        if not 1 <= len(self._under_way) <= MAX_SIDE_BY_SIDE:
+            raise ProtocolViolation(f"{len(self._under_way)} host calls under way at once")
 
 
 class ValueRefused(Exception):

@@ -3,9 +3,12 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from engine.egress import HostRule
 from engine.errors import LimitUse
+from engine.redaction import NOTHING_SECRET, Redactor
 from engine.tenant import BoundLimits, Tenant
 from sandbox.outcome import Outcome
 
@@ -31,12 +34,38 @@ class LogLine:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One host call that a run made: its name, how long the answer took, and why it was refused, if it was."""
+
+    name: str
+    wall_s: float
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """What a run may reach in the world, each thing by name: nothing by default.
+
+    `hosts` are the rules of `allow_hosts`; `env` names of environment variables; `folder` is the script's own, of which
+    it may read the files; `tools` may be called.
+    """
+
+    hosts: tuple[HostRule, ...] = ()
+    env: frozenset[str] = frozenset()
+    folder: Path | None = None
+    tools: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """Everything one run needs. `grants` are the names of the host calls it may make: nothing by default.
+    """Everything one run needs. `grants` are the names of the host calls it may make: nothing by default; `authority`
+    is what those calls may reach.
 
     `root` is the table that the script declares (`agent`, `tool`); `method` is the function of it to call with `args`
     (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields.
+    `redactor` takes the operator's secrets out of what the run logs and of how it failed. `callers` are the tools that
+    are being executed around this run, outermost first.
     """
 
     tenant: Tenant
@@ -48,21 +77,30 @@ class RunRequest:
     config: Mapping[str, Any] = field(default_factory=dict)
     limits: BoundLimits
     grants: frozenset[str] = frozenset()
+    authority: Authority = Authority()
+    redactor: Redactor = NOTHING_SECRET
+    callers: tuple[str, ...] = ()
     on_progress: Callable[[float, str | None], None] | None = None
     on_log: Callable[[LogLine], None] | None = None
+    on_call: Callable[[CallRecord], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one run cost. Times in seconds; `cpu_s` and `peak_memory_bytes` are the kernel's, not the worker's."""
+    """What one run cost. Times in seconds; `cpu_s` and `peak_memory_bytes` are the kernel's, not the worker's.
+
+    `nested_cpu_s` and `nested_host_calls` are of the tools that it called, which are runs of their own.
+    """
 
     queue_s: float = 0.0
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    nested_cpu_s: float = 0.0
     peak_memory_bytes: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     host_calls: Mapping[str, int] = field(default_factory=dict)
+    nested_host_calls: int = 0
 
     @property
     def host_call_count(self) -> int:

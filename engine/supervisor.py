@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import structlog
@@ -14,7 +14,8 @@ from engine.errors import Code, Problem
 from engine.metrics import Metrics
 from engine.pool import Pool
 from engine.protocol import LINE_BYTES, MAX_PROGRESS, encode_value
-from engine.run import LogLine, RunRequest, RunResult, Usage
+from engine.redaction import Redactor
+from engine.run import CallRecord, Failure, LogLine, RunRequest, RunResult, Usage
 from engine.verdict import Mark, Verdict
 from engine.worker import Sinks, Worker
 from sandbox.messages import HostCall, HostReply, Log, Progress, Run
@@ -27,13 +28,16 @@ log = structlog.get_logger("engine.run")
 CPU_POLL_S = 0.02
 # How often every worker's memory is read with psutil (about 50 us each).
 MEMORY_POLL_S = 1.0
+# What is shown of a script's error and of its traceback, in characters.
+MAX_MESSAGE, MAX_TRACEBACK = 4096, 8192
 
 
 @dataclass(slots=True)
 class _Watched:
     worker: Worker
     cpu_at_start: float
-    cpu_limit: float
+    granted: float
+    cpu_limit: float  # what is left of `granted` after what other runs used on its behalf
 
 
 class Meter:
@@ -49,13 +53,30 @@ class Meter:
     def watch(self, worker: Worker, cpu_limit: float) -> float:
         """A run starts. Returns the worker's CPU time by now."""
         cpu = worker.cpu_s()
-        self._watched[worker.serial] = _Watched(worker, cpu, cpu_limit)
+        self._watched[worker.serial] = _Watched(worker, cpu, cpu_limit, cpu_limit)
         self._work.set()
         return cpu
 
     def unwatch(self, worker: Worker) -> None:
         """The run ended."""
         del self._watched[worker.serial]
+
+    def charge(self, worker: Worker, cpu_s: float) -> None:
+        """Another run used CPU time on behalf of the one on this worker: its budget shrinks, at once."""
+        watched = self._watched[worker.serial]
+        watched.cpu_limit -= cpu_s
+        self._judge(watched)
+
+    def cpu_left(self, worker: Worker) -> float:
+        """CPU seconds that the run on this worker may still use."""
+        watched = self._watched[worker.serial]
+        return max(0.0, watched.cpu_limit - (worker.cpu_s() - watched.cpu_at_start))
+
+    def _judge(self, watched: _Watched) -> None:
+        used = watched.worker.cpu_s() - watched.cpu_at_start
+        if used > watched.cpu_limit:
+            # What was charged counts as used: the limit that the script knows is the one it began with.
+            watched.worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used + watched.granted - watched.cpu_limit, 3)))
 
     async def enforce_cpu(self) -> None:
         """Kill what has used up its CPU budget. Sleeps while nothing runs. Runs until cancelled."""
@@ -65,9 +86,7 @@ class Meter:
                 await self._work.wait()
             await trio.sleep(CPU_POLL_S)
             for watched in list(self._watched.values()):
-                used = watched.worker.cpu_s() - watched.cpu_at_start
-                if used > watched.cpu_limit:
-                    watched.worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used, 3)))
+                self._judge(watched)
 
     async def measure_memory(self) -> None:
         """Keep the gauges of workers and their memory true. Runs until cancelled."""
@@ -89,7 +108,7 @@ async def execute(
 
     Cancellation kills the worker and waits until it is reaped. Raises Problem for arguments that no script can take.
     """
-    recorder = _Recorder(request, worker, bridge)
+    recorder = _Recorder(request, worker, bridge, meter)
     message = _message(request)
     peak_before = worker.peak_memory_bytes
     cpu_before = meter.watch(worker, request.limits["cpu_s"])
@@ -110,11 +129,13 @@ async def execute(
         queue_s=queue_s,
         wall_s=wall_s,
         cpu_s=max(0.0, worker.cpu_s() - cpu_before),
+        nested_cpu_s=recorder.nested_cpu_s,
         # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
         peak_memory_bytes=peak if peak > peak_before else resident or peak,
         bytes_in=len(message.source) + len(message.args),
         bytes_out=worker.bytes_out,
         host_calls=dict(recorder.calls),
+        nested_host_calls=recorder.nested_calls,
     )
     return _result(request, verdict, usage, recorder, metrics)
 
@@ -122,7 +143,7 @@ async def execute(
 def _message(request: RunRequest) -> Run:
     limits = request.limits.values
     try:
-        arguments = encode_value(list(request.args)) + encode_value(dict(request.config))
+        arguments = b"".join(map(encode_value, (list(request.args), dict(request.config), request.authority.tools)))
     except UnicodeEncodeError:
         raise Problem(Code.BAD_REQUEST, "an argument holds half of a surrogate pair, which is not text") from None
     except RecursionError:
@@ -144,33 +165,61 @@ def _message(request: RunRequest) -> Run:
 class _Recorder:
     """What a run says on its way: calls counted and answered, lines and progress handed on."""
 
-    def __init__(self, request: RunRequest, worker: Worker, bridge: Bridge) -> None:
+    def __init__(self, request: RunRequest, worker: Worker, bridge: Bridge, meter: Meter) -> None:
         self.run_id = new_run_id()
         self.calls: Counter[str] = Counter()
+        self.nested_cpu_s = 0.0
         self.lines: list[LogLine] = []
         self.log_bytes = 0
         self._request = request
         self._worker = worker
         self._bridge = bridge
-        self._context = HostContext(request, self._line)
+        self._meter = meter
+        self._deadline = trio.current_time() + request.limits["timeout_s"]
+        self.nested_calls = 0
+        self._context = HostContext(request, self.run_id, self._line, self._left, self._charge)
 
     def sinks(self) -> Sinks:
         return Sinks(self._call, self._log, self._progress)
 
     async def _call(self, call: HostCall) -> HostReply:
-        bound = self._request.limits.values.host_calls
         # Names that are not host calls share one entry: a script must not grow our tables.
-        self.calls[call.name if call.name in self._bridge.names else "(unknown)"] += 1
-        if self.calls.total() > bound:
-            self._worker.kill(Mark(Outcome.CALL_LIMIT, "host_calls", bound + 1))
+        name = call.name if call.name in self._bridge.names else "(unknown)"
+        self.calls[name] += 1
+        if not self._calls_left():
             return HostReply(False, b"too many host calls")  # never read
-        return await self._bridge.call(self._context, call.name, call.args)
+        started = time.perf_counter()
+        reply = await self._bridge.call(self._context, call.name, call.args)
+        if self._request.on_call is not None:
+            refused = None if reply.ok else self._request.redactor.text(reply.value.decode())
+            self._request.on_call(CallRecord(name, time.perf_counter() - started, refused))
+        return reply
+
+    def _calls_left(self) -> bool:
+        bound = self._request.limits.values.host_calls
+        if self.calls.total() + self.nested_calls <= bound:
+            return True
+        self._worker.kill(Mark(Outcome.CALL_LIMIT, "host_calls", bound + 1))
+        return False
+
+    def _left(self) -> dict[str, float]:
+        return {
+            "timeout_s": max(0.0, self._deadline - trio.current_time()),
+            "cpu_s": self._meter.cpu_left(self._worker),
+            "host_calls": self._request.limits["host_calls"] - self.calls.total() - self.nested_calls,
+        }
+
+    def _charge(self, usage: Usage) -> None:
+        self.nested_cpu_s += usage.cpu_s + usage.nested_cpu_s
+        self.nested_calls += usage.host_call_count + usage.nested_host_calls
+        self._meter.charge(self._worker, usage.cpu_s + usage.nested_cpu_s)
+        self._calls_left()
 
     def _log(self, message: Log) -> None:
         self._line(message.level, message.text)
 
     def _line(self, level: str, text: str) -> None:
-        line = LogLine(level, text)
+        line = LogLine(level, self._request.redactor.text(text))
         self.lines.append(line)
         self.log_bytes += len(text.encode()) + LINE_BYTES
         if self._request.on_log is not None:
@@ -178,7 +227,7 @@ class _Recorder:
 
     def _progress(self, message: Progress) -> None:
         if self._request.on_progress is not None:
-            self._request.on_progress(message.fraction, message.message or None)
+            self._request.on_progress(message.fraction, self._request.redactor.text(message.message) or None)
 
 
 def _result(request: RunRequest, verdict: Verdict, usage: Usage, recorder: _Recorder, metrics: Metrics) -> RunResult:
@@ -201,11 +250,22 @@ def _result(request: RunRequest, verdict: Verdict, usage: Usage, recorder: _Reco
         run_id=run_id,
         outcome=verdict.outcome,
         value=verdict.value,
-        failure=verdict.failure,
+        failure=_redacted(verdict.failure, request.redactor),
         usage=usage,
         logs=tuple(recorder.lines),
         # The prelude cuts the line that passes the limit and adds a mark, so that it alone goes beyond.
         logs_truncated=recorder.log_bytes > request.limits.values.log_bytes,
+    )
+
+
+def _redacted(failure: Failure | None, redactor: Redactor) -> Failure | None:
+    if failure is None:
+        return None
+    traceback = failure.traceback
+    return replace(
+        failure,
+        message=redactor.text(failure.message)[:MAX_MESSAGE],
+        traceback=None if traceback is None else redactor.text(traceback)[:MAX_TRACEBACK],
     )
 
 

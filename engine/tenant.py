@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from sandbox.limits import SPECS, Limits
 
 LimitSource = Literal["script", "tenant", "engine"]
@@ -11,11 +13,15 @@ LimitSource = Literal["script", "tenant", "engine"]
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """An isolated user of the engine. `weight` is its share in the fair pick; `ceilings` bound its runs' limits."""
+    """An isolated user of the engine. `weight` is its share in the fair pick; `ceilings` bound its runs' limits.
+
+    `quotas` are what all its runs together may use, by the names of `[tenants.quota]`: complete where tenants are on.
+    """
 
     id: str
     weight: float = 1.0
     ceilings: Mapping[str, float] = field(default_factory=dict)
+    quotas: Mapping[str, float] = field(default_factory=dict)
 
 
 DEFAULT_TENANT = Tenant("default")
@@ -32,6 +38,12 @@ class BoundLimits:
         value = getattr(self.values, name)
         assert isinstance(value, int | float)
         return value
+
+
+def within(limits: BoundLimits, left: Mapping[str, float]) -> BoundLimits:
+    """The limits of a run on behalf of another, which has this much left of some of its own: the smaller wins."""
+    lowered = {name: SPECS[name].kind(amount) for name, amount in left.items() if amount < limits[name]}
+    return BoundLimits(msgspec.structs.replace(limits.values, **lowered), limits.sources)
 
 
 def bind_limits(
@@ -55,5 +67,5 @@ def bind_limits(
             candidates.append((tenant.ceilings[name], "tenant"))
         candidates.append((ceilings.get(name, spec.ceiling), "engine"))
         value, sources[name] = min(candidates, key=lambda candidate: candidate[0])  # ties: the first, so the nearest
-        values[name] = int(value) if spec.integral else float(value)
+        values[name] = spec.kind(value)
     return BoundLimits(Limits(**values), sources)

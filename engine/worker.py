@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import itertools
+import math
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from engine.zygote import Child, Zygote
 from sandbox import messages
 from sandbox.frame import encode_frame
 from sandbox.layers import contradicted, parse_status
-from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run, State
 from sandbox.outcome import Outcome
 
 READ_BYTES = 65536
@@ -61,6 +62,9 @@ class Worker:
         self.runs = 0
         self.bytes_out = 0
         self.peak_memory_bytes = 0  # as last measured
+        # The scope of the run under way: left early when the worker dies while it waits for us.
+        self._run_scope: trio.CancelScope | None = None
+        child.on_end = self._on_end
         for fd in (child.to_worker, child.from_worker):
             os.set_blocking(fd, False)
         try:
@@ -111,6 +115,7 @@ class Worker:
         self.bytes_out = 0
         cpu_before = self.cpu_s()
         with trio.move_on_after(limits["timeout_s"]) as deadline:
+            self._run_scope = deadline
             try:
                 self._expect_silence()
                 self._conversation.begin(message, limits.values)
@@ -122,7 +127,7 @@ class Worker:
                 self.kill(Mark(Outcome.POLICY_VIOLATION, detail=f"broke the protocol: {violation}"))
             except OSError:  # EPIPE: it ended while we were writing; its status says why
                 pass
-        if deadline.cancelled_caught:
+        if deadline.cancelled_caught and not self._child.ended.is_set():
             self.kill(Mark(Outcome.TIMEOUT, "timeout_s"))
         cpu_s = self.cpu_s() - cpu_before
         await self._ended()
@@ -134,20 +139,63 @@ class Worker:
             if os.read(self._child.from_worker, READ_BYTES):
                 raise ProtocolViolation("the worker sent something between two runs")
 
+    def _on_end(self) -> None:
+        """It ended. If it was waiting for a host call, nobody wants the answer any more."""
+        if self._run_scope is not None and self._conversation.state is State.AWAITING_REPLY:
+            self._run_scope.cancel()
+
     async def _converse(self, sinks: Sinks) -> Done | Failed | None:
+        message = await self._next(sinks)
+        while isinstance(message, HostCall):  # most runs: one call at a time, answered without a task of its own
+            await self._reply(await sinks.on_call(message))
+            message = await self._next(sinks)
+        if not isinstance(message, HostCalls):
+            return message
+        failure: OSError | ProtocolViolation | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                return await self._converse_side_by_side(message, sinks, nursery)
+            except (OSError, ProtocolViolation) as error:  # raised as it is, not in a group
+                failure = error
+            finally:
+                nursery.cancel_scope.cancel()
+        raise failure
+
+    async def _converse_side_by_side(
+        self, message: HostCall | HostCalls | Done | Failed | None, sinks: Sinks, nursery: trio.Nursery
+    ) -> Done | Failed | None:
+        # Unbounded is bounded here: a call is under way until its reply was taken (MAX_SIDE_BY_SIDE).
+        finished, replies = trio.open_memory_channel[HostReply](math.inf)
+
+        async def answer(number: int, call: HostCall) -> None:
+            reply = await sinks.on_call(call)
+            finished.send_nowait(HostReply(reply.ok, reply.value, number))
+
+        while isinstance(message, HostCall | HostCalls):
+            if isinstance(message, HostCall):
+                await self._reply(await sinks.on_call(message))
+            else:
+                for number, name, arguments in message.calls:
+                    nursery.start_soon(answer, number, HostCall(name, arguments))
+                await self._reply(await replies.receive())
+            message = await self._next(sinks)
+        return message
+
+    async def _reply(self, reply: HostReply) -> None:
+        self._conversation.sent(reply)
+        await self._send(reply)
+
+    async def _next(self, sinks: Sinks) -> HostCall | HostCalls | Done | Failed | None:
+        """The next message that is not just handed on. None when the channel has closed."""
         while data := await self._read():
             self.bytes_out += len(data)
             for message in self._conversation.received(data):
                 match message:
-                    case HostCall():
-                        reply = await sinks.on_call(message)
-                        self._conversation.sent(reply)
-                        await self._send(reply)
                     case Log():
                         sinks.on_log(message)
                     case Progress():
                         sinks.on_progress(message)
-                    case Done() | Failed():
+                    case HostCall() | HostCalls() | Done() | Failed():  # the last one: nothing may follow it
                         return message
         return None
 

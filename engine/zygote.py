@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,9 +60,16 @@ class Child:
     to_worker: int
     from_worker: int
     ended: trio.Event = field(default_factory=trio.Event)
+    on_end: Callable[[], None] | None = None  # called once, after `ended` is set
     status: int | None = None
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
+
+    def end(self) -> None:
+        """Tell whoever waits that it has ended."""
+        self.ended.set()
+        if self.on_end is not None:
+            self.on_end()
 
 
 class Zygote:
@@ -137,7 +144,7 @@ class Zygote:
                 # The kernel is killing them with their zygote; not to return before it has.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-                child.ended.set()
+                child.end()
             self._children.clear()
             for send in self._forks.values():
                 send.close()
@@ -158,7 +165,7 @@ class Zygote:
         child = self._children.pop(exited.serial, None)
         if child is not None:
             child.status, child.cpu_s, child.peak_memory_bytes = exited.status, exited.cpu_s, exited.peak_memory_bytes
-            child.ended.set()
+            child.end()
             self._note_done()
         elif exited.serial in self._forks:
             self._forks[exited.serial].send_nowait(f"fork failed: {os.strerror(-exited.status)}")

@@ -63,6 +63,12 @@ def parse_query(text: str) -> MatchQuery:
     return MatchQuery(" OR ".join((required | together).values()), expressions, tuple(words), cut)
 
 
+def title_prefix(text: str) -> str:
+    """An expression for titles with all words of `text`, each maybe half typed; empty without words."""
+    tokens = _tokens(text[:MAX_QUERY_CHARACTERS])[:MAX_TERMS]
+    return "title : (" + " AND ".join(f"{_quoted([token])} *" for token in tokens) + ")" if tokens else ""
+
+
 def _quoted(tokens: Sequence[str]) -> str:
     return '"' + " ".join(tokens) + '"'
 

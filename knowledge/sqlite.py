@@ -3,23 +3,19 @@
 import fcntl
 import hashlib
 import json
-import math
 import os
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import apsw
-import apsw.aio
 import trio
 
 from knowledge import ranking, times
+from knowledge.lanes import Lane, open_lane
 from knowledge.store import (
     MAX_CHUNKS,
     MODES,
@@ -29,6 +25,7 @@ from knowledge.store import (
     Document,
     EmbeddingsDisabled,
     Hit,
+    Listed,
     NewDocument,
     SearchAnswer,
     SearchQuery,
@@ -100,6 +97,32 @@ SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last
 FROM sources s LEFT JOIN documents d ON d.source = s.n GROUP BY s.n
 """
 
+# Not as a comparison of rows, which would not use the index of labels.
+_LIST = """
+SELECT d.id, s.label, d.source_id, d.title, d.updated_at, d.content_type, octet_length(d.body)
+FROM sources s JOIN documents d ON d.source = s.n
+WHERE s.label >= :label AND (s.label > :label OR d.source_id > :source_id)
+ORDER BY s.label, d.source_id LIMIT :limit
+"""
+
+# Titles have no index of their own; that of words narrows it down to a few documents, and those without any text.
+_WORDED = f"d.n IN (SELECT rowid >> {_CHUNK_BITS} FROM chunks WHERE chunks MATCH :match)"
+_TITLED = """
+SELECT d.id FROM documents d JOIN sources s ON s.n = d.source
+WHERE ({worded} OR d.chunk_count = 0) AND s.label = :source AND d.title = :title ORDER BY d.id LIMIT :limit
+"""
+
+# Sorted only where words narrow it down: without any, the first ones found are as good as others, and cost no scan.
+_ANY_TITLES = """
+SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
+WHERE d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type)) LIMIT :limit
+"""
+_TITLES = f"""
+SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
+WHERE {_WORDED} AND d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type))
+ORDER BY d.title LIMIT :limit
+"""
+
 _UPSERT = """
 INSERT INTO documents(id, source, source_id, source_url, title, author, created_at, updated_at, content_type,
     chunk_count, version, digest, metadata, body)
@@ -144,10 +167,15 @@ async def open_store(
         try:
             writer = None
             if not readonly:
-                writer = await stack.enter_async_context(_connection(file, create, False, busy_timeout_s))
+                writer = await stack.enter_async_context(
+                    open_lane(file, create=create, reading=False, busy_timeout_s=busy_timeout_s)
+                )
                 await writer.run(partial(_prepare, file=file, create=create))
             lanes = [
-                await stack.enter_async_context(_connection(file, False, True, busy_timeout_s)) for _ in range(readers)
+                await stack.enter_async_context(
+                    open_lane(file, create=False, reading=True, busy_timeout_s=busy_timeout_s)
+                )
+                for _ in range(readers)
             ]
             await lanes[0].run(partial(_check_schema, file=file))
         except apsw.Error as error:
@@ -159,7 +187,7 @@ class SqliteStore:
     """A `WritableStore` in one file; made by `open_store`, whose block it does not outlive."""
 
     def __init__(
-        self, file: Path, writer: "_Lane | None", readers: tuple["_Lane", ...], configured: Mapping[str, str | None]
+        self, file: Path, writer: "Lane | None", readers: tuple["Lane", ...], configured: Mapping[str, str | None]
     ) -> None:
         self._file = file
         self._writer = writer
@@ -218,6 +246,48 @@ class SqliteStore:
             last_sync=last_sync,
         )
 
+    async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
+        """Documents by source label, then source_id: the first `limit`, or those after a pair of the two."""
+        label, source_id = after or ("", "")
+        if not _is_text(label) or not _is_text(source_id):
+            await trio.lowlevel.checkpoint()
+            return ()
+        bindings = {"label": label, "source_id": source_id, "limit": limit}
+        names = ("id", "source", "source_id", "title", "updated_at", "content_type", "size")
+        rows = await self._read(lambda db: _rows(db, _LIST, bindings))
+        return tuple(Listed(**dict(zip(names, row, strict=True))) for row in rows)
+
+    async def titled(self, source: str, title: str, *, limit: int) -> tuple[str, ...]:
+        """The ids of the documents of one source label that have exactly this title, sorted."""
+        if not _is_text(source) or not _is_text(title):
+            await trio.lowlevel.checkpoint()
+            return ()
+        match = ranking.title_prefix(title)
+        sql = _TITLED.format(worded=_WORDED if match else "1")
+        bindings = {"match": match, "source": source, "title": title, "limit": limit}
+        return tuple(row[0] for row in await self._read(lambda db: _rows(db, sql, bindings)))
+
+    async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
+        """Titles with all words of `text`, each maybe half typed, sorted; without words any. `source` as searched."""
+        match = ranking.title_prefix(text)
+        if not _is_text(source) or (text.strip() and not match):  # only punctuation: no title has such a word
+            await trio.lowlevel.checkpoint()
+            return ()
+        bindings = {"match": match, "source": source, "limit": limit}
+        rows = await self._read(lambda db: _rows(db, _TITLES if match else _ANY_TITLES, bindings))
+        return tuple(sorted(row[0] for row in rows))
+
+    async def revision(self) -> int:
+        """A number that changes when any other connection, of this process or another one, has written the file."""
+        # Each connection counts for itself, so that only the numbers of one can be compared.
+        return int(await _answered(self._readers[0].run(lambda db: db.pragma("data_version"))))
+
+    async def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """A hash of each of these documents, by id; what is not there is missing."""
+        asked = json.dumps([each for each in ids if _is_text(each)])
+        sql = "SELECT id, digest FROM documents WHERE id IN (SELECT value FROM json_each(?))"
+        return dict(await self._read(lambda db: _rows(db, sql, (asked,))))
+
     async def stats(self) -> StoreStats:
         """Totals over all sources."""
         sources = await self.sources()
@@ -266,7 +336,7 @@ class SqliteStore:
         """
         return await _answered(self._require_writer().run(partial(_apply, batch=batch)))
 
-    def _require_writer(self) -> "_Lane":
+    def _require_writer(self) -> "Lane":
         if self._writer is None:
             raise StoreError("the store is open for reading only; open it for writing to change it")
         return self._writer
@@ -275,88 +345,11 @@ class SqliteStore:
         return await _answered(min(self._readers, key=_waiting).run(work))
 
 
-def _waiting(lane: "_Lane") -> int:
+def _waiting(lane: "Lane") -> int:
     return lane.waiting
 
 
-# --- connections -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One connection with its own thread; what is sent to it runs there one after the other.
-
-    One call that does all of a query's work in that thread takes 0.12 ms besides the work itself; apsw's `await
-    execute` with its fetches takes twice that, and `trio.to_thread` 0.15 ms (measured). A cancelled query stops at
-    apsw's next progress check.
-    """
-
-    connection: "apsw.AsyncConnection"  # a name that only apsw's stubs know
-    waiting: int = 0  # calls sent and not yet answered; picks the lane for the next one
-
-    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Call `work` with the connection, in its thread. Raises apsw.Error as it comes."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self.waiting += 1
-        try:
-            # A deadline around the call is trio's to report, as a cancellation. Left to apsw, whose thread may see it
-            # first, it would now and then be TooSlowError instead.
-            with _setting(apsw.aio.deadline, math.inf):
-                answer: T = await self.connection.async_run(work, self.connection)
-                return answer
-        finally:
-            self.waiting -= 1
-
-
-@contextmanager
-def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-@asynccontextmanager
-async def _connection(file: Path, create: bool, reading: bool, busy_timeout_s: float) -> AsyncIterator[_Lane]:
-    flags = apsw.SQLITE_OPEN_READONLY if reading else apsw.SQLITE_OPEN_READWRITE
-    if create:
-        flags |= apsw.SQLITE_OPEN_CREATE
-    with (
-        _setting(cast(ContextVar[Any], apsw.async_controller), apsw.aio.Trio),
-        _setting(apsw.aio.check_progress_steps, 10_000),
-        # Closing must follow, or the connection's thread would outlive the store.
-        trio.CancelScope(shield=True),
-    ):
-        connection = await apsw.Connection.as_async(str(file), flags=flags)
-    try:
-        lane = _Lane(connection)
-        await lane.run(partial(_configure, busy_timeout_s=busy_timeout_s))
-        yield lane
-    finally:
-        with trio.CancelScope(shield=True):  # bounded by the busy timeout
-            await connection.aclose()
-
-
-def _configure(db: apsw.Connection, busy_timeout_s: float) -> None:
-    db.set_busy_handler(_busy_handler(busy_timeout_s))
-    db.transaction_mode = "IMMEDIATE" if not db.readonly("main") else "DEFERRED"
-    db.pragma("foreign_keys", 1)
-
-
-def _busy_handler(timeout_s: float) -> Callable[[int], bool]:
-    # Not set_busy_timeout(): with it this build of SQLite waits inside the lock calls (SQLITE_ENABLE_SETLK_TIMEOUT),
-    # and there two connections that open and close side by side lock each other out until both time out.
-    started = 0.0
-
-    def again(calls: int) -> bool:
-        nonlocal started
-        if calls == 0:
-            started = time.monotonic()
-        time.sleep(min(0.001 * (calls + 1), 0.02))
-        return time.monotonic() - started < timeout_s
-
-    return again
+# --- answers ---------------------------------------------------------------------------------------------------------
 
 
 async def _answered(answer: Awaitable[T]) -> T:

@@ -79,6 +79,19 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One document as a list shows it. `size` is its body's, in bytes of UTF-8."""
+
+    id: str
+    source: str
+    source_id: str
+    title: str | None
+    updated_at: str | None
+    content_type: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInfo:
     """One source label with its counts and state."""
 
@@ -104,6 +117,30 @@ class Store(Protocol):
 
     async def sources(self) -> tuple[SourceInfo, ...]:
         """Every source with documents or configuration, sorted by label."""
+        ...
+
+
+class BrowsableStore(Store, Protocol):
+    """What front ends read besides: lists, titles, and what changed. Every method raises StoreError as `Store` does."""
+
+    async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
+        """Documents by source label, then source_id: the first `limit`, or those after a pair of the two."""
+        ...
+
+    async def titled(self, source: str, title: str, *, limit: int) -> tuple[str, ...]:
+        """The ids of the documents of one source label that have exactly this title, sorted."""
+        ...
+
+    async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
+        """Titles with all words of `text`, each maybe half typed, sorted; without words any. `source` as searched."""
+        ...
+
+    async def revision(self) -> int:
+        """A number that changes when documents may have changed, whoever changed them."""
+        ...
+
+    async def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """A hash of each of these documents, by id; what is not there is missing."""
         ...
 
 

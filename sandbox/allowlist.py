@@ -71,6 +71,10 @@ ADDED: tuple[str, ...] = (
     "base64.encode", "base64.decode",
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
+    "http.get", "http.post", "http.put", "http.patch", "http.delete", "http.basic_auth",
+    "env.get",
+    "fs.read", "fs.list",
+    "sleep",
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")

@@ -31,6 +31,10 @@ class LimitSpec:
         """Whether values are whole numbers (all but seconds)."""
         return self.unit != "s"
 
+    def kind(self, value: float) -> float:
+        """The value as this limit holds it: an int, or for seconds a float."""
+        return float(value) if self.unit == "s" else int(value)
+
 
 SPECS: dict[str, LimitSpec] = {
     spec.name: spec

@@ -1,7 +1,7 @@
 """The wire between supervisor and worker: typed messages in msgpack, and which of them is legal when.
 
-Strict alternation: the worker says Ready once; then for each Run any number of Log, Progress and HostCall (each
-HostCall answered by one HostReply), then exactly one Done or Failed. Values inside messages are opaque bytes
+Strict alternation: the worker says Ready once; then for each Run any number of Log, Progress, HostCall and HostCalls,
+each of the last two answered by one HostReply; then exactly one Done or Failed. Values inside messages are opaque bytes
 (msgpack), so that the worker's Python half never parses them and the supervisor does so under its own bounds.
 A worker is presumed hostile: decoding into these types, under a frame maximum, is the first check of what it says.
 """
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 LayerState = Literal["active", "unavailable", "off"]
 
@@ -25,7 +25,7 @@ class LayerReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Supervisor to worker: execute. `args` is two msgpack values, the list of arguments and the config table."""
+    """Supervisor to worker: execute. `args` is three msgpack values: arguments, config table, names of tools."""
 
     source: bytes
     chunk_name: str
@@ -40,10 +40,14 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
 
 
 class HostReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
-    """Supervisor to worker: the answer of a host call, a msgpack value if `ok`, else the text of an error."""
+    """Supervisor to worker: the answer of a host call, a msgpack value if `ok`, else the text of an error.
+
+    `call` is the number of the call that it answers, of several under way; 0 answers a HostCall.
+    """
 
     ok: bool
     value: bytes
+    call: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
@@ -58,6 +62,18 @@ class HostCall(msgspec.Struct, frozen=True, array_like=True, tag="call"):
 
     name: str
     args: bytes
+
+
+NumberedCall = tuple[int, str, bytes]
+
+
+class HostCalls(msgspec.Struct, frozen=True, array_like=True, tag="calls"):
+    """Worker to supervisor: start these calls (number, name, arguments) beside those under way, and answer any one.
+
+    Numbers are above 0 and never used twice in a run. Without new calls it waits for another answer.
+    """
+
+    calls: tuple[NumberedCall, ...]
 
 
 class Log(msgspec.Struct, frozen=True, array_like=True, tag="log"):
@@ -123,7 +139,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
 
 FromZygote = Hello | Forked | Exited
 
-FromWorker = Ready | HostCall | Log | Progress | Done | Failed
+FromWorker = Ready | HostCall | HostCalls | Log | Progress | Done | Failed
 ToWorker = Run | HostReply
 
 _encoder = msgspec.msgpack.Encoder()
@@ -132,9 +148,12 @@ _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker
 _from_zygote: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygote)
 _to_zygote: msgspec.msgpack.Decoder[Fork] = msgspec.msgpack.Decoder(Fork)
 
+_calls: msgspec.msgpack.Decoder[tuple[NumberedCall, ...]] = msgspec.msgpack.Decoder(tuple[NumberedCall, ...])
+
 encode = _encoder.encode
 decode_from_worker = _from_worker.decode  # raises msgspec.DecodeError or ValidationError; both are MsgspecError
 decode_to_worker = _to_worker.decode
+decode_calls = _calls.decode  # what the prelude packs, inside the worker
 decode_from_zygote = _from_zygote.decode
 decode_to_zygote = _to_zygote.decode
 
@@ -155,6 +174,7 @@ TRANSITIONS: dict[tuple[State, type[Any]], State] = {
     (State.RUNNING, Log): State.RUNNING,
     (State.RUNNING, Progress): State.RUNNING,
     (State.RUNNING, HostCall): State.AWAITING_REPLY,
+    (State.RUNNING, HostCalls): State.AWAITING_REPLY,
     (State.AWAITING_REPLY, HostReply): State.RUNNING,
     (State.RUNNING, Done): State.READY,
     (State.RUNNING, Failed): State.READY,

@@ -19,9 +19,9 @@ _UNBOUNDED = 1 << 50
 _EPILOGUE_BYTES = 1 << 20
 # How frames of the stripped prelude show in a traceback, and how the C functions that it calls do.
 _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...)")
-_MODULES = ("json", "base64", "crypto")
+_MODULES = ("json", "base64", "crypto", "http", "parallel")
 
-Step = tuple[Literal["call", "log", "progress", "done", "failed", "memory"], Any, Any]
+Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
 
 
 class Prelude:
@@ -34,7 +34,7 @@ class Prelude:
         dump = state.execute(b"local dump = string.dump; return function(f) return dump(f, true) end")
         self.core: bytes = dump(state.compile((folder / "core.lua").read_bytes(), name=b"=[engine]", mode="t"))
         self.fill: bytes = dump(state.compile(allowlist.render().encode(), name=b"=[engine]", mode="t"))
-        self.modules: dict[str, bytes] = {
+        self.modules: dict[str, bytes] = {  # in the order of _MODULES
             name: dump(state.compile((folder / f"{name}.lua").read_bytes(), name=b"=[engine]", mode="t"))
             for name in _MODULES
         }
@@ -46,11 +46,11 @@ def _new_state() -> LuaRuntime:
 
 # Loads what the prelude needs out of bytes, so that only bytes are pushed. Runs before any script exists.
 # The collector is stopped for it: everything that is made here stays.
-_BOOT = b"""
-local core, fill, json, base64, crypto = ...
+_BOOT = f"""
+local core, fill, {", ".join(_MODULES)} = ...
 collectgarbage("stop")
-return load(core, "=[engine]", "b")(load(fill, "=[engine]", "b")(), { json = json, base64 = base64, crypto = crypto })
-"""
+return load(core, "=[engine]", "b")(load(fill, "=[engine]", "b")(), {{ {", ".join(f"{m} = {m}" for m in _MODULES)} }})
+""".encode()
 
 
 class VM:
@@ -58,9 +58,8 @@ class VM:
 
     def __init__(self, prelude: Prelude) -> None:
         self._lua = _new_state()
-        modules = prelude.modules
         self._put, self._begin, self._step, self._why = self._lua.execute(
-            _BOOT, prelude.core, prelude.fill, modules["json"], modules["base64"], modules["crypto"], mode="t"
+            _BOOT, prelude.core, prelude.fill, *prelude.modules.values(), mode="t"
         )
         self._base = self._lua.get_memory_used()
         self._bound = _UNBOUNDED
@@ -82,10 +81,13 @@ class VM:
         self._put(value)
         self._lua.set_max_memory(self._bound)
 
-    def step(self, reply: bool | None = None) -> Step:
-        """Go on until the script calls the host, logs, reports progress or ends."""
+    def step(self, reply: bool | None = None, call: int | None = None) -> Step:
+        """Go on until the script calls the host, logs, reports progress or ends.
+
+        `reply` says whether the host call that it waited for succeeded; `call` which one it was, of several.
+        """
         try:
-            answer = self._step(reply)
+            answer = self._step(reply, call)
         except LuaMemoryError:  # refused in the driver itself, outside the script's coroutine
             return ("memory", None, None)
         if type(answer) is not tuple:

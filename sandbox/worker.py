@@ -7,7 +7,7 @@ from sandbox import messages
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
 from sandbox.frame import HEADER_BYTES, encode_frame
-from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
 from sandbox.vm import VM, Prelude
 
 # How a worker ends by itself. Any other status is evidence for the supervisor.
@@ -50,6 +50,13 @@ def _execute(vm: VM, run: Run, channel: "_Channel") -> Done | Failed:
                     os._exit(EXIT_BROKEN)
                 vm.put(reply.value)
                 step = vm.step(reply.ok)
+            case ("calls", packed, _):
+                channel.send(HostCalls(messages.decode_calls(packed)))
+                reply = channel.receive()
+                if not isinstance(reply, HostReply):
+                    os._exit(EXIT_BROKEN)
+                vm.put(reply.value)
+                step = vm.step(reply.ok, reply.call)
             case ("log", level, text):
                 channel.send(Log(level.decode(), text.decode("utf-8", "replace")))
                 step = vm.step()

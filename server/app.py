@@ -6,8 +6,10 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -20,7 +22,7 @@ from server.asgi import MCP_PATH, App, Receive, Scope, Send
 from server.banner import listening, loaded_lines
 from server.guard import Guard
 from server.logs import log
-from server.mcp import Mcp
+from server.mcp_http import Mcp
 from server.problems import leaf
 
 if TYPE_CHECKING:
@@ -41,20 +43,22 @@ class Refused(Exception):
 
 
 @asynccontextmanager
-async def open_app(service: "Service", settings: ServerConfig, bind_host: str) -> AsyncIterator[Guard]:
-    """The ASGI application of a service, for as long as the block lasts.
+async def open_app(
+    service: "Service", settings: ServerConfig, bind_host: str, mcp: Mcp | None = None
+) -> AsyncIterator[Guard]:
+    """The ASGI application of a service, for as long as the block lasts. `mcp` speaks MCP in place of the usual one.
 
     An error in a background task cancels the block and comes out of it, so that nothing serves with half its parts.
     """
-    mcp = Mcp(service, max_body_bytes=settings.max_body_bytes)
+    speaking = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
     quart: Any = rest.create(service)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        app: App = mcp if scope["path"] in _MCP_PATHS else quart
+        app: App = speaking if scope["path"] in _MCP_PATHS else quart
         await app(scope, receive, send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
-    async with mcp.run():
+    async with speaking.run():
         yield Guard(
             route,
             access,
@@ -132,13 +136,22 @@ async def run_server(
 
     Raises what opening the service raises: a store or a sandbox that cannot be used.
     """
+    return await run_process(partial(_run, loaded, bind, strict, demo, opener))
+
+
+async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -> int:
+    """Have a server be this process: its log, its signals, its exit status.
+
+    `run(stop, serving)` serves until its end or until `stop` is set by the first signal, and sets `serving` when
+    everything is open. What it raises before that comes out, except Refused, which is told here.
+    """
     logs.configure()
     stop, serving = trio.Event(), trio.Event()
     status = 0
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(_watch_signals, stop, serving, nursery.cancel_scope)
-            status = await _run(loaded, bind, strict, demo, opener, stop, serving)
+            status = await run(stop, serving)
             nursery.cancel_scope.cancel()
     except Exception as error:
         cause = leaf(error)
@@ -153,15 +166,22 @@ async def run_server(
     return status
 
 
-async def _run(
-    loaded: LoadedConfig,
-    bind: str | None,
-    strict: bool,
-    demo: bool,
-    opener: Opener | None,
-    stop: trio.Event,
-    serving: trio.Event,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A service with its application and the socket it will answer on, at `url`; nothing is answered yet."""
+
+    service: "Service"
+    guard: Guard
+    listener: trio.SocketListener
+    url: str
+
+
+@asynccontextmanager
+async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | None) -> AsyncIterator[Ready]:
+    """Bind the address (`bind`, else the configured one) and open the service.
+
+    Raises Refused for an address that cannot be had or must not be, and what opening the service raises.
+    """
     settings = loaded.config.server
     try:
         host, port = parse_bind(bind or settings.bind)
@@ -178,19 +198,41 @@ async def _run(
         opener = open_service
     # The address first: it is the likeliest to fail, and opening a service starts processes.
     listener = await listen(host, port)
-    async with listener, opener(loaded) as service, open_app(service, settings, host) as guard:
+    from agents.reload import reloading
+
+    async with (
+        listener,
+        opener(loaded) as service,
+        reloading(service),
+        open_app(service, settings, host) as guard,
+    ):
+        yield Ready(service, guard, listener, _url(host, listener))
+
+
+async def _run(
+    loaded: LoadedConfig,
+    bind: str | None,
+    strict: bool,
+    demo: bool,
+    opener: Opener | None,
+    stop: trio.Event,
+    serving: trio.Event,
+) -> int:
+    graceful_timeout_s = loaded.config.server.graceful_timeout_s
+    async with open_server(loaded, bind, opener) as ready:
+        service = ready.service
         _say(loaded_lines(service))
         if strict and service.failures:
             raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
-        _say(listening(service, _url(host, listener), demo=demo))
+        _say(listening(service, ready.url, demo=demo))
         # What was imported and loaded lives as long as the process: taking it out of the collector's sight
         # takes the long pauses of full collections away (p99 70 ms without it).
         gc.collect()
         gc.freeze()
         serving.set()
-        await serve_app(guard, listener, stop, graceful_timeout_s=settings.graceful_timeout_s)
+        await serve_app(ready.guard, ready.listener, stop, graceful_timeout_s=graceful_timeout_s)
         # Whatever requests began has ended with them; this waits for what the engine began by itself.
-        with trio.move_on_after(settings.graceful_timeout_s):
+        with trio.move_on_after(graceful_timeout_s):
             await service.engine.drain()
     return 0
 

@@ -29,17 +29,18 @@ MCP_PATH = "/mcp"
 class Exchange:
     """One request as the guard sees it.
 
-    `body` is complete when an application is called. `held` is set by an application for an answer that never ends by
-    itself (a silent event stream): draining ends it at once instead of waiting for it.
+    `body` is complete when an application is called.
     """
 
     __slots__ = (
         "body",
         "buffered",
         "client_gone",
+        "draining",
+        "ending",
         "finished",
         "headers",
-        "held",
+        "on_drain",
         "pending",
         "query",
         "scope",
@@ -57,12 +58,35 @@ class Exchange:
         self.buffered = 0
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
         self.pending = b"content-length" in headers or b"transfer-encoding" in headers
-        self.held = False
+        self.draining = False
+        self.on_drain: Callable[[], None] | None = None
+        self.ending = False
         self.status: int | None = None
         # Invariant: started becomes true before the first byte of the answer may be sent, finished before the last.
         self.started = False
         self.finished = False
         self.client_gone = False
+
+    def when_draining(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when the server drains, at once if it does: for answers that never end by themselves.
+
+        Draining waits for all other answers.
+        """
+        if self.draining:
+            callback()
+        else:
+            self.on_drain = callback
+
+    def drain(self) -> None:
+        """The server is going away."""
+        self.draining = True
+        if self.on_drain is not None:
+            self.on_drain()
+
+    def end(self) -> None:
+        """End the answer where it is, as if it were complete."""
+        self.ending = True
+        self.scope.cancel()
 
     def leave(self) -> None:
         """The client is gone: end the work for it."""

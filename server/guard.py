@@ -62,8 +62,7 @@ class Guard:
         """From now on refuse new requests, and end the answers that would never end by themselves."""
         self.draining = True
         for exchange in self._active:
-            if exchange.held:
-                exchange.scope.cancel()
+            exchange.drain()
 
     def cancel_all(self) -> None:
         """End every request now; those without an answer yet are told that the server is going away."""
@@ -100,6 +99,8 @@ class Guard:
         if not exchange.started and not exchange.client_gone:
             going = problem or Problem(Code.UNAVAILABLE, "the server is shutting down")
             await _answer(problem_answer(going), [*cors, _CLOSE], exchange, send)
+        elif exchange.ending and not exchange.finished and not exchange.client_gone:
+            await _send(send, exchange, [], {"type": "http.response.body", "body": b""})
         log.debug(
             "request",
             method=scope["method"],

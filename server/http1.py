@@ -275,7 +275,10 @@ class Connection:
         elif isinstance(event, Updated):
             self._rest(event.idle)
         elif isinstance(event, Closed):
-            await self._close()
+            # Shielded, and safe to be: nothing in it waits. An application that is cancelled as soon as its answer is
+            # complete (the MCP SDK's is) would else leave the connection open.
+            with trio.CancelScope(shield=True):
+                await self._close()
             await self._protocol.handle(Closed())
 
     async def _write(self, data: bytes) -> None:
@@ -322,9 +325,16 @@ class Connections:
         self._bound = bound
         self._context = WorkerContext(None)
         self._open: dict[Connection, None] = {}  # oldest first
+        self._empty = trio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
+
+    async def gone(self) -> None:
+        """Wait until no connection is open."""
+        while self._open:
+            self._empty = trio.Event()
+            await self._empty.wait()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection. At the bound the oldest idle one makes room; if none is idle, this one is refused."""
@@ -337,6 +347,8 @@ class Connections:
             await connection.run()
         finally:
             del self._open[connection]
+            if not self._open:
+                self._empty.set()
 
     async def dismiss_all(self) -> None:
         """Close what is idle; what is busy closes itself after its answer."""
@@ -398,6 +410,6 @@ async def _cut(connections: Connections, stopped: trio.Event, seconds: float) ->
         await trio.sleep(seconds)
     finally:
         with trio.CancelScope(shield=True):
-            if len(connections):
-                await trio.sleep(CLOSE_S)
+            with trio.move_on_after(CLOSE_S):
+                await connections.gone()
             connections.abort_all()

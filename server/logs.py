@@ -8,7 +8,8 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -66,6 +67,31 @@ def configure(environ: Mapping[str, str] = os.environ) -> None:
     root.setLevel(max(level, logging.INFO))
     for name, quiet in _QUIET.items():
         logging.getLogger(name).setLevel(max(level, quiet))
+
+
+@contextmanager
+def handed_on() -> Iterator[None]:
+    """Hand our events to the standard library's logging, where a program that embeds the engine decides about them.
+
+    A program that has set structlog up itself is left alone.
+    """
+    if structlog.is_configured():
+        yield
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
 
 
 def report(error: BaseException, where: str) -> str:

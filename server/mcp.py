@@ -1,82 +1,84 @@
-"""The MCP front end: `/mcp` over Streamable HTTP, for the 2026-07-28 revision and the handshake revisions before it.
+"""The MCP front end: what the lists hold, what a call does, and how failures are told.
 
-The SDK's low-level server knows the wire: versions, headers, envelopes, event streams. What is ours is below: what the
-lists hold, what a call does, and how failures are told. Another method joins as a method of `Handlers`, one line in
-`Mcp.__init__` and, when it answers a list, one in `_CACHED`.
+The SDK's low-level server knows the wire, and `server.mcp_http` how it is reached. Another method joins as a method of
+`Handlers`, one line in `Handlers.server` and, when its answer may be kept, one in `_CACHED`.
 """
 
-import base64
-import binascii
-import math
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import mcp_types as t
-import trio
 from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
-from agents.agent import AgentInfo, AgentPrompt, Call
+from agents.agent import AgentInfo, Call
+from agents.documents import Document, Documents
 from agents.tool import ToolInfo
 from engine.errors import Code, Problem
-from engine.tenant import DEFAULT_TENANT
-from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of
-from server.body import check_content_type, parse_json
+from engine.tenant import Tenant
 from server.logs import report
-from server.problems import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    Answer,
-    details,
-    encode,
-    internal,
-    leaf,
-    problem_answer,
-    rpc_answer,
-    rpc_error,
-    tool_error_text,
+from server.mcp_caller import Caller, Context, http_caller, of_handshake
+from server.mcp_listen import Listeners
+from server.mcp_pages import PAGE, Cursors
+from server.mcp_progress import told
+from server.mcp_shapes import (
+    DOCUMENT_TEMPLATE,
+    MAX_VALUES,
+    TEMPLATES,
+    TITLE_TEMPLATE,
+    completion_of,
+    contents_of,
+    document_id,
+    failure_of,
+    matching,
+    messages_of,
+    prompt_of,
+    resource_of,
+    result_of,
+    source_and_title,
+    tool_of,
+    wrong_params,
 )
+from server.problems import INVALID_PARAMS, RESOURCE_NOT_FOUND, details, internal, leaf, rpc_error
 from server.rest import engine_version
 
 if TYPE_CHECKING:
     from agents.service import Service
 
-# Many clients never ask for a second page, so the first one is long.
-PAGE = 250
 # Lists are a tenant's own, and change when scripts are edited or published.
 _HINT = CacheHint(ttl_ms=5_000, scope="private")
-_CACHED: tuple[CacheableMethod, ...] = ("server/discover", "tools/list", "prompts/list")
-# How many reports of progress may wait for a slow reader; more are dropped, as only the newest matters.
-_PROGRESS_BACKLOG = 32
+_CACHED: tuple[CacheableMethod, ...] = (
+    "server/discover",
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+)
+# Documents of one source that share a title: what is read by it is bounded.
+_NAMESAKES = 8
 
-_VERSION = b"mcp-protocol-version"
-_HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _INSTRUCTIONS = (
     "Prompts are agents: each gives a system text, messages to start with and the tools it may use. "
-    "Tools search and read the knowledge base, or do what their description says."
+    "Tools search and read the knowledge base, or do what their description says. "
+    "Resources are the documents of the knowledge base; searching finds more than browsing."
+)
+# Small, as every answer of 2026-07-28 says whose it is.
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="#47a" stroke-width="2">'
+    '<circle cx="12" cy="12" r="9"/><path d="m8 12 3 3 5-6"/></svg>'
 )
 
-Context = ServerRequestContext[Any, Any]
 P = TypeVar("P")
 R = TypeVar("R")
-
-
-class Named(Protocol):
-    """What can be listed in pages."""
-
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=Named)
 
 
 def guarded(handler: Callable[[Context, P], Awaitable[R]]) -> Callable[[Context, P], Awaitable[R]]:
@@ -101,304 +103,249 @@ def guarded(handler: Callable[[Context, P], Awaitable[R]]) -> Callable[[Context,
     return run
 
 
-# ---- pages -------------------------------------------------------------------------------------------------------
-
-
-def page(items: Sequence[N], kind: str, params: t.PaginatedRequestParams | None) -> tuple[list[N], str | None]:
-    """One page of items in the order of their names, and the cursor of the next one.
-
-    A cursor holds the last name that was shown, so a list that changes between two pages neither repeats nor skips
-    what stays in it. Raises MCPError (-32602) for a cursor that we did not make.
-    """
-    ordered = sorted(items, key=lambda item: item.name)
-    start = 0
-    if params is not None and params.cursor is not None:
-        start = bisect_right(ordered, _after(params.cursor, kind), key=lambda item: item.name)
-    shown = ordered[start : start + PAGE]
-    more = start + PAGE < len(ordered)
-    return shown, _cursor(shown[-1].name, kind) if more else None
-
-
-def _cursor(name: str, kind: str) -> str:
-    return base64.urlsafe_b64encode(f"{kind}:{name}".encode()).decode()
-
-
-def _after(cursor: str, kind: str) -> str:
+async def explained(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Say which of the params is wrong, where the SDK only says that some are."""
     try:
-        made_for, colon, name = base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeError):
-        made_for, colon, name = "", "", ""
-    if not colon or made_for != kind:
-        raise MCPError(INVALID_PARAMS, "this cursor is not one of this list")
-    return name
-
-
-# ---- what things look like on the wire ---------------------------------------------------------------------------
-
-
-def title_of(name: str) -> str:
-    """A name for people: `create_jira_ticket` is `Create jira ticket`."""
-    words = name.replace("_", " ").replace("-", " ").strip()
-    return words[:1].upper() + words[1:] or name
-
-
-def tool_of(info: ToolInfo, handshake: bool) -> t.Tool:
-    """A tool as MCP lists it. The annotations claim only what is known: a script may do whatever it was granted."""
-    returns = info.returns
-    if returns is not None and handshake and not _is_object_schema(returns):
-        # Before 2026-07-28 structured content had to be an object; calls wrap the value in the same way.
-        returns = {"type": "object", "properties": {"result": returns}, "required": ["result"]}
-    return t.Tool(
-        name=info.name,
-        title=title_of(info.name),
-        description=info.description,
-        input_schema={"type": "object", **info.parameters},
-        output_schema=None if returns is None else dict(returns),
-        annotations=t.ToolAnnotations(
-            read_only_hint=info.read_only,
-            idempotent_hint=True if info.read_only else None,
-            open_world_hint=False if info.builtin else None,
-        ),
-    )
-
-
-def _is_object_schema(schema: Mapping[str, Any]) -> bool:
-    return schema.get("type") == "object"
-
-
-def result_of(value: Any, returns: Mapping[str, Any] | None, handshake: bool) -> t.CallToolResult:
-    """A tool's answer: the value itself, and a text of it for clients that read only text."""
-    text = value if isinstance(value, str) else encode(value).decode()
-    wrapped = handshake and not (isinstance(value, dict) and (returns is None or _is_object_schema(returns)))
-    return t.CallToolResult(
-        content=[t.TextContent(type="text", text=text)],
-        structured_content={"result": value} if wrapped else value,
-    )
-
-
-def failure_of(problem: Problem) -> t.CallToolResult:
-    """A failed call as a result, so that the model can read it and try something else; `_meta` has it as data."""
-    return t.CallToolResult(
-        content=[t.TextContent(type="text", text=tool_error_text(problem))],
-        is_error=True,
-        _meta={"engine/error": details(problem)},
-    )
-
-
-def prompt_of(info: AgentInfo) -> t.Prompt:
-    return t.Prompt(
-        name=info.name,
-        title=title_of(info.name),
-        description=info.description,
-        arguments=[
-            t.PromptArgument(name=each.name, description=each.description, required=each.required)
-            for each in info.arguments
-        ],
-    )
-
-
-def messages_of(prompt: AgentPrompt) -> list[t.PromptMessage]:
-    """A prompt as messages. MCP has only `user` and `assistant`: the system text comes first, as the user's."""
-    texts = [("user", prompt.system), *((message.role, message.content) for message in prompt.messages)]
-    return [
-        t.PromptMessage(
-            role="assistant" if role == "assistant" else "user", content=t.TextContent(type="text", text=text)
-        )
-        for role, text in texts
-    ]
-
-
-# ---- the handlers ------------------------------------------------------------------------------------------------
-
-
-def _exchange(ctx: Context) -> Exchange:
-    return exchange_of(ctx.request.scope)  # type: ignore[union-attr]
-
-
-def _handshake(ctx: Context) -> bool:
-    return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        return await call_next(ctx)
+    except ValidationError as error:
+        raise MCPError(INVALID_PARAMS, wrong_params(error, ctx.method, ctx.params)) from None
 
 
 class Handlers:
-    """The answers of one service. The tenant and the agent that a request is limited to come with the request."""
+    """The answers of one service. Who asks, and the agent that the request is limited to, come with the request."""
 
-    def __init__(self, service: "Service") -> None:
+    def __init__(
+        self,
+        service: "Service",
+        listeners: Listeners,
+        *,
+        cursors: Cursors | None = None,
+        caller: Callable[[Context], Caller] = http_caller,
+    ) -> None:
         self._service = service
+        self._listeners = listeners
+        self._cursors = cursors or Cursors()
+        self._caller = caller
+
+    def server(self, input_schema: Callable[[str], Mapping[str, Any] | None]) -> Server[Any]:
+        """The SDK's server with these answers. `input_schema` finds what `Mcp-Param-*` headers are checked against."""
+        server: Server[Any] = Server(
+            "engine",
+            version=engine_version(),
+            title="Engine",
+            description="Runs other people's Lua agents and tools safely",
+            instructions=_INSTRUCTIONS,
+            icons=[
+                t.Icon(
+                    src=f"data:image/svg+xml;base64,{b64encode(_ICON.encode()).decode()}",
+                    mime_type="image/svg+xml",
+                    sizes=["any"],
+                )
+            ],
+            cache_hints=dict.fromkeys(_CACHED, _HINT),
+            # Without it the SDK runs the whole listing for every call.
+            get_tool_input_schema=input_schema,
+            on_list_tools=guarded(self.list_tools),
+            on_call_tool=guarded(self.call_tool),
+            on_list_prompts=guarded(self.list_prompts),
+            on_get_prompt=guarded(self.get_prompt),
+            on_list_resources=guarded(self.list_resources),
+            on_list_resource_templates=guarded(self.list_resource_templates),
+            on_read_resource=guarded(self.read_resource),
+            on_completion=guarded(self.complete),
+            on_subscriptions_listen=guarded(self.listen),
+        )
+        # Nothing here asks a client for input, so a state that one sends back was never ours: -32602.
+        security = RequestStateSecurity.ephemeral()
+        security.bind_principal = lambda ctx: self._caller(ctx).tenant.id
+        server.middleware += [RequestStateBoundary(security, default_audience="engine"), explained]
+        return server
+
+    # ---- tools ---------------------------------------------------------------------------------------------------
 
     async def list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> t.ListToolsResult:
-        exchange = _exchange(ctx)
-        tools, cursor = page(self._service.list_tools(exchange.tenant, agent_of(exchange.query)), "tools", params)
-        handshake = _handshake(ctx)
+        caller = self._caller(ctx)
+        tools, cursor = self._cursors.page(self._tools(caller), _scope("tools", caller), _cursor(params))
+        handshake = of_handshake(ctx)
         return t.ListToolsResult(tools=[tool_of(info, handshake) for info in tools], next_cursor=cursor)
 
-    async def call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> t.CallToolResult:
-        exchange = _exchange(ctx)
-        agent = agent_of(exchange.query)
+    async def call_tool(
+        self, ctx: Context, params: t.CallToolRequestParams
+    ) -> t.CallToolResult | t.InputRequiredResult:
+        caller = self._caller(ctx)
+        # An agent that is offered as a tool is not in its own list, but its own address offers it as one.
+        agent = None if self._is_own_tool(caller, params.name) else caller.agent
         try:
-            async with self._call(ctx, exchange) as call:
+            async with self._call(ctx, caller.tenant) as call:
                 called = await self._service.call_tool(params.name, params.arguments or {}, call, agent=agent)
         except Exception as error:
             problem = leaf(error)
             if not isinstance(problem, Problem):
                 raise
-            if problem.code in (Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED) and not self._knows(exchange, params.name):
+            if problem.code in (Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED) and not self._knows(caller, params.name):
                 raise MCPError(INVALID_PARAMS, problem.message, details(problem)) from None
             return failure_of(problem)
-        return result_of(called.value, self._returns(exchange, params.name), _handshake(ctx))
+        info = self._service.tool_info(caller.tenant, params.name)
+        return result_of(called.value, None if info is None else info.returns, of_handshake(ctx))
+
+    def _tools(self, caller: Caller) -> list[ToolInfo]:
+        tools = self._service.list_tools(caller.tenant, caller.agent)
+        if caller.agent is not None and self._is_own_tool(caller, caller.agent):
+            own = self._service.tool_info(caller.tenant, caller.agent)
+            if own is not None and own not in tools:
+                tools = [*tools, own]
+        return tools
+
+    def _is_own_tool(self, caller: Caller, name: str) -> bool:
+        info = self._service.agent_info(caller.tenant, name) if caller.agent == name else None
+        return info is not None and "tool" in info.expose
+
+    def _knows(self, caller: Caller, name: str) -> bool:
+        """Whether a refused call named a tool that this client was shown: then what it asked *of* the tool is wrong."""
+        return any(info.name == name for info in self._tools(caller))
+
+    # ---- prompts -------------------------------------------------------------------------------------------------
 
     async def list_prompts(self, ctx: Context, params: t.PaginatedRequestParams | None) -> t.ListPromptsResult:
-        prompts, cursor = page(self._agents(_exchange(ctx)), "prompts", params)
+        caller = self._caller(ctx)
+        prompts, cursor = self._cursors.page(self._agents(caller), _scope("prompts", caller), _cursor(params))
         return t.ListPromptsResult(prompts=[prompt_of(info) for info in prompts], next_cursor=cursor)
 
-    async def get_prompt(self, ctx: Context, params: t.GetPromptRequestParams) -> t.GetPromptResult:
-        exchange = _exchange(ctx)
-        only = agent_of(exchange.query)
-        if only is not None and params.name != only:
-            raise MCPError(INVALID_PARAMS, f"unknown prompt {params.name[:80]!r}")
-        async with self._call(ctx, exchange) as call:
+    async def get_prompt(
+        self, ctx: Context, params: t.GetPromptRequestParams
+    ) -> t.GetPromptResult | t.InputRequiredResult:
+        caller = self._caller(ctx)
+        info = self._prompt(caller, params.name)
+        async with self._call(ctx, caller.tenant) as call:
             resolved = await self._service.resolve(params.name, params.arguments or {}, call)
-        prompt = resolved.prompt
-        description = next((info.description for info in self._agents(exchange) if info.name == params.name), None)
         return t.GetPromptResult(
-            description=description,
-            messages=messages_of(prompt),
-            _meta={"engine/prompt": prompt.model_dump(mode="json")},
+            description=None if info is None else info.description,
+            messages=messages_of(resolved.prompt),
+            _meta={"engine/prompt": resolved.prompt.model_dump(mode="json")},
         )
 
-    def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """What `Mcp-Param-*` headers are checked against; without it the SDK runs the whole listing for every call."""
-        return next((info.parameters for info in self._service.list_tools(DEFAULT_TENANT) if info.name == name), None)
+    def _agents(self, caller: Caller) -> list[AgentInfo]:
+        agents = self._service.list_agents(caller.tenant)
+        return [info for info in agents if caller.agent in (None, info.name) and "prompt" in info.expose]
 
-    def _agents(self, exchange: Exchange) -> list[AgentInfo]:
-        only = agent_of(exchange.query)
-        agents = self._service.list_agents(exchange.tenant)
-        return agents if only is None else [info for info in agents if info.name == only]
+    def _prompt(self, caller: Caller, name: str) -> AgentInfo | None:
+        """The agent behind a prompt; None for one that the service can say more about. Raises MCPError (-32602)."""
+        info = self._service.agent_info(caller.tenant, name)
+        if caller.agent not in (None, name) or (info is not None and "prompt" not in info.expose):
+            raise MCPError(INVALID_PARAMS, f"no prompt with name: {name[:128]}")
+        return info
 
-    def _knows(self, exchange: Exchange, name: str) -> bool:
-        """Whether a refused call named a tool that this client was shown: then what it asked *of* the tool is wrong."""
-        tools = self._service.list_tools(exchange.tenant, agent_of(exchange.query))
-        return any(info.name == name for info in tools)
+    # ---- resources -----------------------------------------------------------------------------------------------
 
-    def _returns(self, exchange: Exchange, name: str) -> Mapping[str, Any] | None:
-        return next((info.returns for info in self._service.list_tools(exchange.tenant) if info.name == name), None)
+    async def list_resources(self, ctx: Context, params: t.PaginatedRequestParams | None) -> t.ListResourcesResult:
+        caller = self._caller(ctx)
+        scope, cursor = _scope("resources", caller), _cursor(params)
+        documents = self._documents(caller)
+        after = None if cursor is None else _pair(self._cursors.position(scope, cursor))
+        found = () if documents is None else await documents.page(after, PAGE + 1)
+        shown = found[:PAGE]
+        more = len(found) > PAGE
+        position = json.dumps([shown[-1].source, shown[-1].source_id]) if more else ""
+        return t.ListResourcesResult(
+            resources=[resource_of(each) for each in shown],
+            next_cursor=self._cursors.after(scope, position) if more else None,
+        )
+
+    async def list_resource_templates(
+        self, ctx: Context, params: t.PaginatedRequestParams | None
+    ) -> t.ListResourceTemplatesResult:
+        caller = self._caller(ctx)
+        cursor = _cursor(params)
+        if cursor is not None:
+            self._cursors.position(_scope("templates", caller), cursor)  # there is one page: no cursor was given
+        return t.ListResourceTemplatesResult(
+            resource_templates=[] if self._documents(caller) is None else list(TEMPLATES)
+        )
+
+    async def read_resource(
+        self, ctx: Context, params: t.ReadResourceRequestParams
+    ) -> t.ReadResourceResult | t.InputRequiredResult:
+        found = await self._read(self._documents(self._caller(ctx)), params.uri)
+        if not found:
+            # The code of its own ended with the handshake revisions.
+            code = RESOURCE_NOT_FOUND if of_handshake(ctx) else INVALID_PARAMS
+            raise MCPError(code, "there is no such document", {"uri": params.uri})
+        return t.ReadResourceResult(contents=[contents_of(document, params.uri) for document in found])
+
+    async def _read(self, documents: Documents | None, uri: str) -> tuple[Document, ...]:
+        if documents is None:
+            return ()
+        identifier = document_id(uri)
+        if identifier is not None:
+            document = await documents.get(identifier)
+            return () if document is None else (document,)
+        named = source_and_title(uri)
+        return () if named is None else await documents.titled(*named, limit=_NAMESAKES)
+
+    def _documents(self, caller: Caller) -> Documents | None:
+        """The caller's documents. A request that is limited to an agent reads them if the agent may: with `get`."""
+        if caller.agent is not None:
+            tools = self._service.list_tools(caller.tenant, caller.agent)
+            if not any(info.name == "get" and info.builtin for info in tools):
+                return None
+        return self._service.documents(caller.tenant)
+
+    # ---- completion and change -----------------------------------------------------------------------------------
+
+    async def complete(self, ctx: Context, params: t.CompleteRequestParams) -> t.CompleteResult:
+        caller = self._caller(ctx)
+        name, typed = params.argument.name, params.argument.value
+        given = dict((params.context and params.context.arguments) or {})
+        if isinstance(params.ref, t.ResourceTemplateReference):
+            return await self._complete_address(self._documents(caller), params.ref.uri, name, typed, given)
+        info = self._prompt(caller, params.ref.name)
+        values = await self._service.complete(params.ref.name, name, typed, given, Call(caller.tenant))
+        if values is not None:
+            return completion_of(values)
+        argument = next((each for each in (info.arguments if info else ()) if each.name == name), None)
+        if argument is None:
+            raise MCPError(INVALID_PARAMS, f"the prompt {params.ref.name[:128]} has no argument {name[:128]!r}")
+        return completion_of(matching(argument.enum or (), typed))
+
+    async def _complete_address(
+        self, documents: Documents | None, template: str, name: str, typed: str, given: Mapping[str, str]
+    ) -> t.CompleteResult:
+        if documents is None or (template, name) not in (
+            (DOCUMENT_TEMPLATE, "id"),
+            (TITLE_TEMPLATE, "source"),
+            (TITLE_TEMPLATE, "title"),
+        ):
+            raise MCPError(INVALID_PARAMS, f"there is no {name[:128]!r} in a resource template {template[:128]!r}")
+        if name == "source":
+            return completion_of(matching(await documents.sources(), typed))
+        if name == "title":
+            titles = await documents.titles(typed, given.get("source") or None, MAX_VALUES + 1)
+            return completion_of(titles, all_of_them=len(titles) <= MAX_VALUES)
+        return completion_of(())  # ids are looked for, not typed
+
+    async def listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> t.SubscriptionsListenResult:
+        caller = self._caller(ctx)
+        return await self._listeners.serve(ctx, params, caller, self._documents(caller))
 
     @asynccontextmanager
-    async def _call(self, ctx: Context, exchange: Exchange) -> AsyncIterator[Call]:
-        """The call that a request makes; its progress goes to the client if that gave a token.
-
-        Progress comes from the run as it happens, and a client may read slowly: a task of its own sends it on, always
-        upwards (MCP, progress: the value MUST increase), and has sent the last one before the result follows.
-        """
+    async def _call(self, ctx: Context, tenant: Tenant) -> AsyncIterator[Call]:
+        """The call that a request makes; its progress goes to the client if that gave a token."""
         if ctx.meta is None or ctx.meta.get("progress_token") is None:
-            yield Call(exchange.tenant)
+            yield Call(tenant)
             return
-        reports, source = trio.open_memory_channel[tuple[float, str | None]](_PROGRESS_BACKLOG)
-
-        def on_progress(fraction: float, message: str | None) -> None:
-            with suppress(trio.WouldBlock, trio.ClosedResourceError):
-                reports.send_nowait((fraction, message))
-
-        async def send() -> None:
-            last = -math.inf
-            async for fraction, message in source:
-                if last < fraction < math.inf:
-                    last = fraction
-                    await ctx.session.report_progress(fraction, 1.0, message)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            with reports:
-                yield Call(exchange.tenant, on_progress)
+        async with told(tenant, ctx.session.report_progress) as call:
+            yield call
 
 
-# ---- the ASGI side -----------------------------------------------------------------------------------------------
+def _cursor(params: t.PaginatedRequestParams | None) -> str | None:
+    return None if params is None else params.cursor
 
 
-class Mcp:
-    """The ASGI application of `/mcp`. `run` must be open while it is called."""
-
-    def __init__(self, service: "Service", *, max_body_bytes: int) -> None:
-        self._service = service
-        handlers = Handlers(service)
-        self.server: Server[Any] = Server(
-            "engine",
-            version=engine_version(),
-            title="Engine",
-            instructions=_INSTRUCTIONS,
-            cache_hints=dict.fromkeys(_CACHED, _HINT),
-            get_tool_input_schema=handlers.input_schema,
-            on_list_tools=guarded(handlers.list_tools),
-            on_call_tool=guarded(handlers.call_tool),
-            on_list_prompts=guarded(handlers.list_prompts),
-            on_get_prompt=guarded(handlers.get_prompt),
-        )
-        # Host and Origin are the guard's business. Event streams, not plain JSON: only they carry progress.
-        self._manager = StreamableHTTPSessionManager(
-            self.server, stateless=True, json_response=False, max_request_body_size=max_body_bytes
-        )
-
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[None]:
-        """Open what requests need. An error in any of its tasks cancels the block and comes out of it."""
-        async with self._manager.run():
-            yield
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        try:
-            answer = self._refuse(scope["method"], exchange)
-        except Problem as problem:
-            answer = problem_answer(problem)
-        if answer is not None:
-            await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-            await send({"type": "http.response.body", "body": answer.body})
-            return
-        exchange.held = scope["method"] == "GET"
-        if b"accept" not in exchange.headers:  # RFC 9110 section 12.5.1: no Accept means anything will do
-            scope["headers"] = [*scope["headers"], (b"accept", b"*/*")]
-        await self._manager.handle_request(scope, receive, send)
-
-    def _refuse(self, method: str, exchange: Exchange) -> Answer | None:
-        """What is wrong before any JSON-RPC is spoken, in our words: the SDK's would be bare or show Python's."""
-        agent = agent_of(exchange.query)
-        if agent is not None:
-            self._service.list_tools(exchange.tenant, agent)  # raises for an unknown one
-        version = exchange.headers.get(_VERSION)
-        # There are no sessions to delete; the silent stream of GET ended with the handshake revisions.
-        methods = ("GET", "POST") if version is None or version in _HANDSHAKE else ("POST",)
-        if method == "OPTIONS":
-            return Answer(204, [(b"allow", ", ".join((*methods, "OPTIONS")).encode())], b"")
-        if method not in methods:
-            names = ", ".join(methods)
-            answer = problem_answer(Problem(Code.METHOD_NOT_ALLOWED, f"{MCP_PATH} takes {names}"))
-            answer.headers.append((b"allow", f"{names}, OPTIONS".encode()))
-            return answer
-        if method == "GET":
-            return None
-        check_content_type(exchange.headers.get(b"content-type"))
-        return _refuse_message(exchange.body)
+def _scope(kind: str, caller: Caller) -> tuple[str, ...]:
+    """Whose list a cursor belongs to."""
+    return kind, caller.tenant.id, caller.agent or ""
 
 
-def _refuse_message(raw: bytes) -> Answer | None:
-    """The answer to a body that is not one JSON-RPC message, or None when it is one (JSON-RPC 2.0 section 5.1)."""
-    try:
-        message = parse_json(raw)
-    except Problem as problem:
-        return rpc_answer(400, PARSE_ERROR, problem.message)
-    if isinstance(message, list):
-        return rpc_answer(400, INVALID_REQUEST, "batches are not supported: send one message")
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        return rpc_answer(400, INVALID_REQUEST, "the body is not a JSON-RPC 2.0 message")
-    request_id = message.get("id")
-    has_id = isinstance(request_id, str | int) and not isinstance(request_id, bool)
-    if "method" in message:
-        sound = (
-            isinstance(message["method"], str)
-            and isinstance(message.get("params", {}), dict)
-            and (has_id or "id" not in message)
-        )
-    else:
-        sound = has_id and (isinstance(message.get("result"), dict) or isinstance(message.get("error"), dict))
-    if sound:
-        return None
-    return rpc_answer(400, INVALID_REQUEST, "the message is malformed", request_id if has_id else None)
+def _pair(position: str) -> tuple[str, str]:
+    source, source_id = json.loads(position)
+    return source, source_id

@@ -48,6 +48,8 @@ PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+# MCP before 2026-07-28, resources, error handling.
+RESOURCE_NOT_FOUND = -32002
 
 # Codes that say "ask for something else", so that MCP clients see invalid params and not a failure of ours.
 _ASKED_WRONGLY = frozenset({Code.BAD_REQUEST, Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED, Code.EMBEDDINGS_DISABLED})
@@ -127,7 +129,9 @@ def tool_error_text(problem: Problem) -> str:
     return problem.message if problem.traceback is None else f"{problem.message}\n{problem.traceback}"
 
 
-def rpc_answer(status: int, code: int, message: str, request_id: str | int | None = None) -> Answer:
+def rpc_answer(
+    status: int, code: int, message: str, request_id: str | int | None = None, data: Mapping[str, Any] | None = None
+) -> Answer:
     """A JSON-RPC error outside of any handler. `id` is null when the request's is not known (JSON-RPC 2.0, 5)."""
-    error: Mapping[str, Any] = {"code": code, "message": message}
+    error: Mapping[str, Any] = {"code": code, "message": message, **({} if data is None else {"data": data})}
     return json_answer({"jsonrpc": "2.0", "id": request_id, "error": error}, status)

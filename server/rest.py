@@ -88,7 +88,10 @@ def create(service: "Service") -> QuartTrio:
         # Why is in the log: the reason may name files of this machine.
         if found.pop("trouble", None) and not any(found["workers"].values()):
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
-        return _json({"status": "ok", "version": engine_version(), **found, "scripts_failing": len(service.failures)})
+        # Of a configuration that was edited and cannot be used, the last good one is in force: why is in the log.
+        configuration = "ok" if service.trouble is None else "stale"
+        about = {"scripts_failing": len(service.failures), "configuration": configuration}
+        return _json({"status": "ok", "version": engine_version(), **found, **about})
 
     async def list_tools() -> QuartResponse:
         exchange = _exchange()

@@ -31,6 +31,19 @@ _INSIDE: dict[str, str] = {
     "a host call while one is pending": "send(call, call); sleep()",
     "a log line while a host call is pending": "send(call, Log('info', 'x')); sleep()",
     "an answer while a host call is pending": "send(call, Done(NIL)); sleep()",
+    "a number of a call used twice": (
+        "send(HostCalls(((1, 'context.search', QUERY), (1, 'context.search', QUERY)))); sleep()"
+    ),
+    "a number of a call that is none": "send(HostCalls(((0, 'context.search', QUERY),))); sleep()",
+    "more calls than may be under way": (
+        "send(HostCalls(tuple((i, 'context.search', QUERY) for i in range(1, 66)))); sleep()"
+    ),
+    "waiting for no call": "send(HostCalls(())); sleep()",
+    "another call while calls are pending": "send(HostCalls(((1, 'context.search', QUERY),)), call); sleep()",
+    "done while a call is under way": (
+        "send(HostCalls(((1, 'context.search', HOLD), (2, 'context.search', QUERY)))); channel.receive(); "
+        "return Done(NIL)"
+    ),
     "log flood": "while True: send(Log('info', 'x' * 1000))",
     "flood of empty log lines": "while True: send(Log('info', ''))",
     "progress flood": "while True: send(Progress(0.5, ''))",
@@ -84,6 +97,11 @@ INSIDE: dict[str, Expected] = {
     "a host call while one is pending": _VIOLATION,
     "a log line while a host call is pending": _VIOLATION,
     "an answer while a host call is pending": _VIOLATION,
+    "a number of a call used twice": _VIOLATION,
+    "a number of a call that is none": _VIOLATION,
+    "more calls than may be under way": _VIOLATION,
+    "waiting for no call": _VIOLATION,
+    "another call while calls are pending": _VIOLATION,
     "log flood": _VIOLATION,
     "flood of empty log lines": _VIOLATION,
     "progress flood": _VIOLATION,
@@ -111,10 +129,11 @@ _HOSTILE = """
 import ctypes, os, socket, sys, time, msgspec
 from sandbox import worker as honest
 from sandbox.frame import encode_frame
-from sandbox.messages import Done, Failed, HostCall, HostReply, Log, Progress, Ready, encode
+from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, Log, Progress, Ready, encode
 
 NIL, BIN32 = bytes([0xc0]), bytes([0xc6, 0, 16, 0, 0])
 QUERY = msgspec.msgpack.encode({"query": "large"})
+HOLD = msgspec.msgpack.encode({"query": "hold"})
 execute = honest._execute
 
 def frame(message):
@@ -133,7 +152,7 @@ def hostile(vm, run, channel):
             data = data[os.write(channel._out, data):]
     def send(*messages):
         raw(b"".join(map(frame, messages)))
-    return FAULTS[name](run, raw, send)
+    return FAULTS[name](run, raw, send, channel)
 
 call = HostCall("context.search", msgspec.msgpack.encode({"query": "x"}))
 FAULTS = {}
@@ -145,7 +164,7 @@ def hostile_boot(boot: str) -> str:
     marker = "from sandbox.zygote import main"
     assert marker in boot
     defined = "".join(
-        f"def fault(run, raw, send):\n    {code}\nFAULTS[{name!r}] = fault\n" for name, code in _INSIDE.items()
+        f"def fault(run, raw, send, channel):\n    {code}\nFAULTS[{name!r}] = fault\n" for name, code in _INSIDE.items()
     )
     return boot.replace(marker, f"{_HOSTILE}{defined}honest._execute = hostile\n{marker}")
 

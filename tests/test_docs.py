@@ -1,8 +1,8 @@
 """Undocumented means red, and so does documented but not there. The examples in the pages are run.
 
-The pages are `docs/*.md` and the README. What they list is read from their tables and headings and compared, both ways,
-with the one list in the code; their Lua runs in a real engine, their requests are asked of a real server, their
-command lines are run.
+The pages are `docs/*.md`, `docs/scripting/*.md` and the README. What they list is read from their tables and headings
+and compared, both ways, with the one list in the code; their requests are asked of a real server, their command lines
+are run. What they say to the authors of scripts is checked in `test_docs_scripting.py`.
 """
 
 import ast
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin
@@ -26,27 +26,37 @@ from typing import Any, get_args, get_origin
 import httpx2
 import pytest
 import trio
+from pages import (
+    CLI,
+    CONFIGURATION,
+    HTTP,
+    PAGES,
+    ROOT,
+    Block,
+    Section,
+    blocks,
+    every_block,
+    first_quoted,
+    followed,
+    quoted,
+    read,
+    section,
+    sections,
+    slug,
+)
 from pydantic import BaseModel
 
-from agents.agent import Agent, AgentInfo, AgentPrompt, Call
-from agents.loader import load
-from agents.registry import Registry
+from agents.agent import AgentInfo
 from agents.service import Service, open_service
-from agents.shape import AgentDeclaration
 from agents.tool import ToolInfo
 from agents.tools.builtin import GET, SEARCH, SOURCES
 from cli.main import run as run_command
 from cli.sync import fill_if_empty
 from engine import config as configuration
-from engine.bridge import knowledge
 from engine.config import Config, ConfigError, LoadedConfig, ScriptEntry, parse_config
-from engine.engine import open_engine
 from engine.errors import Code, LimitUse, Problem
 from engine.metrics import Metrics
-from engine.tenant import DEFAULT_TENANT
-from engine.verdict import amount
-from knowledge.store import Chunk, Document, EmbeddingsDisabled, Hit, SearchAnswer, SearchQuery, SourceInfo
-from sandbox import allowlist
+from knowledge.store import Document, Hit, SourceInfo
 from sandbox.layers import LAYERS
 from sandbox.limits import SPECS
 from sandbox.outcome import Outcome
@@ -54,285 +64,8 @@ from server import rest
 from server.app import listen, open_app, serve_app
 from server.banner import listening, loaded_lines
 from server.mcp import Handlers
+from server.mcp_listen import Listeners
 from server.problems import STATUS
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-SCRIPTING, CONFIGURATION, HTTP, CLI = (f"docs/{name}.md" for name in ("scripting", "configuration", "http-api", "cli"))
-
-
-# ---- reading the pages ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: where it is, its info string, its text."""
-
-    where: str
-    info: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """One heading and what stands under it, up to the next heading of any level."""
-
-    title: str
-    level: int
-    text: str
-
-    @property
-    def code(self) -> list[str]:
-        """What the heading has in backticks."""
-        return re.findall(r"`([^`]+)`", self.title)
-
-    def rows(self, table: int = 0) -> list[list[str]]:
-        """The cells of a table's rows, without its heading."""
-        found: list[list[list[str]]] = []
-        inside = False
-        for line in self.text.splitlines():
-            if not line.startswith("|"):
-                inside = False
-                continue
-            if not inside:
-                found.append([])
-                inside = True
-            found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]])
-        return found[table][2:]
-
-
-@cache
-def read(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
-
-
-@cache
-def blocks(page: str) -> tuple[Block, ...]:
-    found = re.finditer(r"^```([^\n`]*)\n(.*?)^```$", read(page), re.MULTILINE | re.DOTALL)
-    return tuple(Block(f"{page}:{read(page)[: m.start()].count(chr(10)) + 1}", m[1].strip(), m[2]) for m in found)
-
-
-@cache
-def sections(page: str) -> tuple[Section, ...]:
-    prose = re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
-    parts = re.split(r"^(#+) (.*)$", prose, flags=re.MULTILINE)
-    return tuple(Section(parts[i + 1], len(parts[i]), parts[i + 2]) for i in range(1, len(parts), 3))
-
-
-def section(page: str, title: str) -> Section:
-    return next(found for found in sections(page) if found.title.replace("`", "") == title)
-
-
-def quoted(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def first_quoted(rows: list[list[str]]) -> list[str]:
-    return [name for row in rows for name in quoted(row[0])]
-
-
-def slug(title: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-
-
-# ---- scripting --------------------------------------------------------------------------------------------------
-
-
-def test_every_limit_is_in_the_table_with_its_unit_default_ceiling_and_what_the_script_sees() -> None:
-    expected = [
-        [f"`{s.name}`", s.unit, amount(s.default, s.unit), amount(s.ceiling, s.unit), s.script_sees]
-        for s in SPECS.values()
-    ]
-    assert section(SCRIPTING, "Limits").rows() == expected
-
-
-def test_every_outcome_is_in_the_table_with_what_a_caller_is_told() -> None:
-    rows = {quoted(row[0])[0]: row[2] for row in section(SCRIPTING, "Outcomes").rows()}
-    assert list(rows) == [outcome.value for outcome in Outcome]
-    told = {Outcome.OK: "200", Outcome.SCRIPT_ERROR: f"`agent_error` {STATUS[Code.AGENT_ERROR]}"}
-    for code in set(Code) & {*Outcome}:
-        told[Outcome(code)] = f"`{code}` {STATUS[Code(code)]}"
-    assert {outcome: rows[outcome] for outcome in told} == told
-
-
-def kept() -> set[str]:
-    return {
-        name if library == "basic" else f"{library}.{name}"
-        for library_cell, names in section(SCRIPTING, "As in Lua 5.4").rows()
-        for library in [library_cell.strip("`")]
-        for name in quoted(names)
-    }
-
-
-def wrapped() -> set[str]:
-    return set(first_quoted(section(SCRIPTING, "With a difference").rows()))
-
-
-def added() -> set[str]:
-    return {name.partition("(")[0] for name in first_quoted(section(SCRIPTING, "Added").rows())}
-
-
-def test_every_name_of_lua_is_listed_as_the_allow_list_has_it() -> None:
-    assert kept() == {name.path for name in allowlist.NAMES if name.action == "keep"}
-    assert wrapped() == {name.path for name in allowlist.NAMES if name.action == "wrap"}
-    removed = {name: why for names, why in section(SCRIPTING, "Removed").rows() for name in quoted(names)}
-    assert removed == {name.path: name.reason for name in allowlist.NAMES if name.action == "remove"}
-    assert added() == set(allowlist.ADDED)
-
-
-def test_every_field_of_the_agent_table_and_of_its_answer_is_in_a_table() -> None:
-    declared = set(first_quoted(section(SCRIPTING, "The agent table").rows()))
-    fields_of = {"resolve", *AgentDeclaration.model_fields} - {"functions"}  # that one is the engine's own
-    assert {name for name in declared if "[" not in name} == fields_of
-    assert {name.partition(".")[2] for name in declared if "[" in name} == {"name", "description", "required"}
-    answer = set(first_quoted(section(SCRIPTING, "resolve(args, config, context)").rows(1)))
-    assert {name for name in answer if "[" not in name} == set(AgentPrompt.model_fields)
-
-
-def test_every_field_that_loading_reads_is_named() -> None:
-    core = (ROOT / "sandbox/prelude/core.lua").read_text()
-    described = re.search(r"local DESCRIBED = \{(.*?)\}", core, re.DOTALL)
-    assert described is not None
-    names = set(re.findall(r'"(\w+)"', described[1]))
-    assert names <= set(quoted(section(SCRIPTING, "The agent table").text))
-
-
-def test_every_argument_and_answer_of_the_context_calls_is_named() -> None:
-    search = section(SCRIPTING, "context.search")
-    assert first_quoted(search.rows()) == list(knowledge.SearchArguments.__struct_fields__)
-    shown = (("context.search", Hit), ("context.get", Document), ("context.sources", SourceInfo))
-    for title, shape in shown:
-        assert {field.name for field in fields(shape)} <= set(quoted(section(SCRIPTING, title).text)), title
-
-
-class Store:
-    """Two documents in memory; the query finds what has any of its words."""
-
-    documents = tuple(
-        Document(
-            id=f"00000000-0000-4000-8000-00000000000{number}",
-            source="git:runbooks",
-            source_id=f"{number}.md",
-            source_url=None,
-            title=title,
-            author=None,
-            created_at=None,
-            updated_at="2026-01-31T12:00:00Z",
-            content_type="text/markdown",
-            body=body,
-            chunks=(Chunk(0, body),),
-        )
-        for number, title, body in (
-            (1, "Deploying", "Deploy on Tuesdays, tell payments-api first. " * 200),
-            (2, None, "An incident: roll back the deploy."),
-        )
-    )
-
-    async def search(self, query: SearchQuery) -> SearchAnswer:
-        if query.mode == "semantic":
-            raise EmbeddingsDisabled("no embedder")
-        words = query.query.lower().split()
-        found = [document for document in self.documents if any(word in document.body.lower() for word in words)]
-        shown = {field.name for field in fields(Hit)} - {"score", "snippet"}
-        hits = [
-            Hit(**{name: getattr(document, name) for name in shown}, score=0.5, snippet=document.body[:40])
-            for document in found
-        ]
-        return SearchAnswer(tuple(hits[: query.limit]))
-
-    async def get(self, document_id: str) -> Document | None:
-        return next((document for document in self.documents if document.id == document_id), None)
-
-    async def sources(self) -> tuple[SourceInfo, ...]:
-        return (
-            SourceInfo(
-                source="git:runbooks", document_count=2, chunk_count=2, configured=True, healthy=True, notes=None,
-                last_sync=None,
-            ),
-        )  # fmt: skip
-
-
-@asynccontextmanager
-async def agents_of(scripts: dict[str, str], folder: Path) -> AsyncIterator[dict[str, Agent]]:
-    """These scripts as agents of a real engine. What does not load fails the test."""
-    text = ""
-    for name, source in scripts.items():
-        (folder / f"{name}.lua").write_text(source, encoding="utf-8")
-        text += f'[agents.script.{name}]\npath = "{name}.lua"\n'
-    config, _ = parse_config(text, environ={}, cwd=folder)
-    async with open_engine(config, knowledge.functions(Store(), default_limit=12)) as engine:
-        loaded = await load(config, engine, Registry())
-        assert [(failure.name, failure.message) for failure in loaded.failures] == []
-        found = {name: loaded.registry.agent(DEFAULT_TENANT.id, name) for name in scripts}
-        yield {name: agent for name, agent in found.items() if agent is not None}
-
-
-def wrap(fragment: str) -> str:
-    """A fragment as the body of `resolve`; its lines keep their numbers plus one."""
-    head = "agent = {} function agent.resolve(args, config, context) do\n"
-    return head + fragment + 'end return { system = "it ran" } end\n'
-
-
-async def test_every_lua_example_runs(tmp_path: Path) -> None:
-    found = {f"example-{n}": block for n, block in enumerate(every_block("lua", "lua fragment"))}
-    scripts = {name: block.text if block.info == "lua" else wrap(block.text) for name, block in found.items()}
-    assert len(scripts) > 5
-    failed = []
-    async with agents_of(scripts, tmp_path) as agents:
-        for name, agent in agents.items():
-            arguments = {argument.name: "payments-api" for argument in agent.info.arguments if argument.required}
-            try:
-                resolved = await agent.resolve(arguments, Call(DEFAULT_TENANT))
-            except Problem as problem:
-                failed.append(f"{found[name].where}: {problem.message}")
-            else:
-                assert resolved.prompt.system
-    assert failed == []
-
-
-async def test_every_example_of_a_tool_can_be_called(tmp_path: Path) -> None:
-    found = every_block("lua tool")
-    assert found
-    text = ""
-    for n, block in enumerate(found):
-        (tmp_path / f"tool-{n}.lua").write_text(block.text, encoding="utf-8")
-        text += f'[tools.script.tool-{n}]\npath = "tool-{n}.lua"\n'
-    config, _ = parse_config(text, environ={}, cwd=tmp_path)
-    async with open_engine(config, knowledge.functions(Store(), default_limit=12)) as engine:
-        loaded = await load(config, engine, Registry())
-        assert [(failure.name, failure.message) for failure in loaded.failures] == []
-        for tool in loaded.registry.tools(DEFAULT_TENANT.id):
-            called = await tool.execute({"left": 10}, Call(DEFAULT_TENANT))
-            assert called.value == {"days": 5.0}
-
-
-async def test_the_example_of_an_error_fails_with_the_message_and_traceback_that_the_page_shows(tmp_path: Path) -> None:
-    ((script, shown),) = followed("lua raises", "", page=SCRIPTING)
-    async with agents_of({"runbook": script.text}, tmp_path) as agents:
-        with pytest.raises(Problem) as caught:
-            await agents["runbook"].resolve({}, Call(DEFAULT_TENANT))
-    assert f"{caught.value.message}\n{caught.value.traceback}\n" == shown.text
-
-
-async def test_a_running_script_sees_exactly_the_names_that_are_listed(tmp_path: Path) -> None:
-    source = """
-        local seen = {}
-        for name, value in pairs(_G) do
-            if type(value) == "table" and value ~= _G then
-                for inner in pairs(value) do seen[#seen + 1] = name .. "." .. inner end
-            else
-                seen[#seen + 1] = name
-            end
-        end
-        for name in pairs(context) do seen[#seen + 1] = "context." .. name end
-        return { system = table.concat(seen, " ") }
-    """
-    async with agents_of({"looker": wrap(source)}, tmp_path) as agents:
-        resolved = await agents["looker"].resolve({}, Call(DEFAULT_TENANT))
-    documented = {name for found in sections(SCRIPTING) for name in found.code if name.startswith("context.")}
-    assert set(resolved.prompt.system.split()) - {"agent.resolve"} == kept() | wrapped() | added() | documented
-
 
 # ---- configuration ----------------------------------------------------------------------------------------------
 
@@ -558,16 +291,13 @@ def test_every_metric_is_in_the_table_with_its_type() -> None:
 
 
 def test_every_mcp_method_is_in_the_table() -> None:
+    from mcp_types.methods import SPEC_CLIENT_METHODS
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-    ours = {
-        f"{words[1].rstrip('s')}s/{words[0]}"
-        for name, method in vars(Handlers).items()
-        if not name.startswith("_") and getattr(method, "__code__", None) and method.__code__.co_flags & 0x80
-        for words in [name.split("_")]
-    }
+    server = Handlers(SimpleNamespace(), Listeners()).server(lambda name: None)  # type: ignore[arg-type]
+    ours = {method for method in SPEC_CLIENT_METHODS if server.get_request_handler(method) is not None}
     text = section(HTTP, "MCP")
-    assert set(first_quoted(text.rows())) == ours | {"initialize", "server/discover", "ping"}
+    assert set(first_quoted(text.rows())) == ours | {"initialize"}  # which the SDK answers without a handler
     assert all(version in text.text for version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
@@ -769,7 +499,7 @@ def test_the_commands_in_the_pages_exist(help_of: Any) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         for block in blocks(page):
-            for words in re.findall(r"^(?:\$ )?(?:\.venv/bin/)?engine ((?:[a-z]+ ?)+)", block.text, re.MULTILINE):
+            for words in re.findall(r"^(?:\$ )?(?:\.venv/bin/)?engine ((?:[a-z][a-z-]* ?)+)", block.text, re.MULTILINE):
                 first, *more = words.split()
                 name = f"{first} {more[0]}" if more and commands[first].commands else first
                 assert name in commands, block.where
@@ -849,28 +579,17 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
 # ---- all pages --------------------------------------------------------------------------------------------------
 
 
-def every_block(*infos: str) -> list[Block]:
-    return [block for page in PAGES for block in blocks(page) if block.info in infos]
-
-
-def followed(info: str, then: str, *, page: str) -> Iterator[tuple[Block, Block]]:
-    """Blocks of one kind, each with the block after it, which is of the other kind."""
-    for block, after in zip(blocks(page), blocks(page)[1:], strict=False):
-        if block.info == info:
-            assert after.info == then, after.where
-            yield block, after
-
-
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     kinds = {
         "", "sh", "json", "json error", "console", "console fresh", "text banner", "toml", "toml complete",
-        "toml wrong", "lua", "lua fragment", "lua raises", "lua tool",
+        "toml wrong", "lua", "lua fragment", "lua raises", "lua tool", "json params", "json result", "text log",
+        "python agent", "python tool", "python program", "python async program", "toml package",
     }  # fmt: skip
     assert [block.where for page in PAGES for block in blocks(page) if block.info not in kinds] == []
 
 
 def test_every_json_example_is_json() -> None:
-    for block in every_block("json", "json error"):
+    for block in every_block("json", "json error", "json params", "json result"):
         json.loads(block.text)
     (error,) = every_block("json error")
     rows = {quoted(row[0])[0] for row in section(HTTP, "Errors").rows(0)}
@@ -902,4 +621,4 @@ def test_the_checks_find_what_is_wrong() -> None:
     assert matches(["a", "...", "c"], ["a", "b", "b", "c"])
     assert not matches(["a", "..."], ["b"])
     assert slug("`GET /tools/sources`") == "get-toolssources"
-    assert set(AgentInfo.model_fields) == {"name", "description", "tools", "source", "arguments"}
+    assert set(AgentInfo.model_fields) == {"name", "description", "tools", "source", "arguments", "title", "expose"}

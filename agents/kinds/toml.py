@@ -17,7 +17,9 @@ class TomlAgent:
 
     @classmethod
     def of(cls, name: str, entry: InlineAgent) -> "TomlAgent":
-        info = AgentInfo(name=name, description=entry.description, tools=entry.tools, source="toml")
+        info = AgentInfo(
+            name=name, description=entry.description, tools=entry.tools, source="toml", expose=entry.expose
+        )
         return cls(info, AgentPrompt(system=entry.system_prompt, tools=entry.tools))
 
     async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from agents.agent import Call
+from agents.documents import answered
 from agents.tool import Called, ToolInfo
 from engine.bridge import knowledge
 from engine.errors import Code, Problem
-from knowledge.store import MODES, EmbeddingsDisabled, Store, StoreError
+from knowledge.store import MODES, EmbeddingsDisabled, Store
 
 T = TypeVar("T")
 
@@ -22,6 +23,8 @@ SEARCH = ToolInfo(
     description="Search the knowledge base. Returns the best matching documents with snippets; get has the text.",
     builtin=True,
     read_only=True,
+    idempotent=True,
+    open_world=False,
     parameters={
         "type": "object",
         "properties": {
@@ -77,6 +80,8 @@ GET = ToolInfo(
     description="Get one document with its full text and metadata, by the id that search returned.",
     builtin=True,
     read_only=True,
+    idempotent=True,
+    open_world=False,
     parameters={
         "type": "object",
         "properties": {"id": {"type": "string", "description": "The id of a search result"}},
@@ -94,6 +99,8 @@ SOURCES = ToolInfo(
     description="List the sources of the knowledge base with their counts and health.",
     builtin=True,
     read_only=True,
+    idempotent=True,
+    open_world=False,
     parameters={"type": "object", "properties": {}},
     returns={
         "type": "object",
@@ -150,8 +157,6 @@ def builtin_tools(store: Store, *, default_limit: int) -> tuple[BuiltinTool, ...
 
 async def _answered(answer: Awaitable[T]) -> T:
     try:
-        return await answer
+        return await answered(answer)
     except EmbeddingsDisabled as error:
         raise Problem(Code.EMBEDDINGS_DISABLED, f"search: {error}") from None
-    except StoreError as error:
-        raise Problem(Code.UNAVAILABLE, f"the knowledge store cannot answer: {error}", retry_after_s=1) from None

@@ -9,8 +9,9 @@ from jsonschema_rs import Draft202012Validator
 from agents.agent import Call
 from agents.schema import compile_schema, parameters_schema, returns_schema, with_defaults
 from agents.script import LuaScript
-from agents.shape import ToolDeclaration, WrongShape
+from agents.shape import ToolAnnotations, ToolDeclaration, WrongShape
 from agents.tool import Called, ToolInfo
+from engine.run import Authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class LuaTool:
 
     info: ToolInfo
     script: LuaScript
+    authority: Authority
     _answers: Draft202012Validator | None
 
     @classmethod
@@ -27,18 +29,28 @@ class LuaTool:
         if "execute" not in said.functions:
             raise WrongShape("tool.execute is missing or not a function")
         returns = returns_schema(said.returns)
+        authority = script.authority(script.narrowed(said.tools))
+        hints = said.annotations or ToolAnnotations()
+        # Whoever may neither reach a host nor call a tool can change nothing: the sandbox sees to that.
+        harmless = not authority.hosts and not authority.tools
         info = ToolInfo(
             name=script.name,
+            title=said.title,
             description=said.description if said.description is not None else f"Lua tool: {script.name}",
             builtin=False,
             parameters=parameters_schema(said.parameters),
             returns=returns,
+            read_only=harmless and not hints.destructive if hints.read_only is None else hints.read_only,
+            destructive=hints.destructive,
+            idempotent=hints.idempotent,
+            open_world=False if harmless and hints.open_world is None else hints.open_world,
         )
-        return cls(info, script, None if returns is None else compile_schema(returns))
+        return cls(info, script, authority, None if returns is None else compile_schema(returns))
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Run `tool.execute`. Raises Problem `tool_error` and those of limits, or what admission refuses."""
-        result = await self.script.run("execute", (with_defaults(self.info.parameters, params),), call)
+        given = with_defaults(self.info.parameters, params)
+        result = await self.script.run("execute", (given,), call, self.authority)
         error = None if self._answers is None else next(iter(self._answers.iter_errors(result.value)), None)
         if error is not None:
             path = "".join(f".{part}" for part in error.instance_path)

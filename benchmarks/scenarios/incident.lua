@@ -1,7 +1,7 @@
 -- Three searches and two whole documents for one prompt: what a thorough agent asks of the engine.
 
 agent = {
-    name = "incident",
+    name = "bench-incident",
     description = "Gathers what is known of an incident: runbooks, earlier incidents, decisions",
     tools = { "search", "get" },
     arguments = { { name = "service", description = "the service that fails", required = true } },

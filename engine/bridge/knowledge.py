@@ -67,7 +67,10 @@ def functions(store: Store, *, default_limit: int) -> tuple[HostFunction, ...]:
 
     async def sources(context: HostContext, arguments: NoArguments) -> list[dict[str, Any]]:
         try:
-            return [_without_nulls(source_as_json(source)) for source in await store.sources()]
+            # `name` is what context-harness calls the label.
+            return [
+                {"name": source.source, **_without_nulls(source_as_json(source))} for source in await store.sources()
+            ]
         except StoreError as error:
             raise CallRefused(str(error)) from None
 

@@ -15,11 +15,12 @@ local raw_isyieldable, raw_running, status = coroutine.isyieldable, coroutine.ru
 local byte, sub, format, pack, unpack = string.byte, string.sub, string.format, string.pack, string.unpack
 local find, gsub, rep, char = string.find, string.gsub, string.rep, string.char
 local concat, remove, table_unpack, table_pack = table.concat, table.remove, table.unpack, table.pack
+local table_move = table.move
 local real_string, utf8_len, utf8_char, os_date = string, utf8.len, utf8.char, os.date
 local random, raw_randomseed, collect, max = math.random, math.randomseed, collectgarbage, math.max
 
 local OUT_OF_MEMORY = "not enough memory"     -- what the allocator's refusal throws (lstate.c, memerrmsg)
-local CALL, LOG, PROGRESS = {}, {}, {}        -- tags of what a run yields to the driver; a script can name none of them
+local CALL, CALLS, LOG, PROGRESS = {}, {}, {}, {}   -- tags of what a run yields to the driver; no script can name one
 local NOT_HERE = " cannot be called here: inside a callback of sort, gsub or tostring nothing can wait"
 local ARRAYS = raw_setmetatable({}, { __mode = "k" })   -- tables known to be lists, also when empty
 local NULL = raw_setmetatable({}, {
@@ -31,7 +32,8 @@ local NULL = raw_setmetatable({}, {
 -- Limits and facts of this run, set by begin.
 local max_output, max_depth, log_left, progress_left
 local root, method, source, chunk_name, args_bytes
-local main_thread, inbox
+local inbox
+local hosts = raw_setmetatable({}, { __mode = "k" })    -- coroutines that the script must not see as such: a run is made of them
 
 -- Values ---------------------------------------------------------------------------------------------------------
 -- MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), restricted to what JSON has, plus bin.
@@ -300,8 +302,12 @@ end
 local kept_lines = {}     -- log lines made where nothing can be yielded; sent with the next step
 local function relay(thread, ok, ...)
     local tag, level, text = ...
-    if ok and (rawequal(tag, CALL) or rawequal(tag, LOG) or rawequal(tag, PROGRESS)) then
+    if ok and (rawequal(tag, CALL) or rawequal(tag, CALLS) or rawequal(tag, LOG) or rawequal(tag, PROGRESS)) then
         if not raw_isyieldable() then       -- inside a callback of C: nothing can be asked of the host
+            if rawequal(tag, CALLS) then
+                inbox = "context.parallel" .. NOT_HERE
+                return relay(thread, raw_resume(thread, false))
+            end
             if rawequal(tag, CALL) then
                 inbox = level .. NOT_HERE
                 return relay(thread, raw_resume(thread, false))
@@ -328,17 +334,17 @@ wrapped["coroutine.wrap"] = function(f)
     return function(...) return unwrap(resume(thread, ...)) end
 end
 wrapped["coroutine.yield"] = function(...)
-    if raw_running() == main_thread then raw_error("attempt to yield from outside a coroutine", 2) end
+    if hosts[raw_running()] then raw_error("attempt to yield from outside a coroutine", 2) end
     return raw_yield(...)
 end
 wrapped["coroutine.isyieldable"] = function(thread)
     if thread == nil then thread = raw_running() end
     if type(thread) ~= "thread" then raw_error("bad argument #1 to 'isyieldable' (coroutine expected)", 2) end
-    return thread ~= main_thread and raw_isyieldable(thread)
+    return not hosts[thread] and raw_isyieldable(thread)
 end
 wrapped["coroutine.running"] = function()
     local thread = raw_running()
-    return thread, thread == main_thread
+    return thread, hosts[thread] or false
 end
 
 -- Logging: yields a line where it can; inside a callback of C (sort, gsub, a metamethod) keeps it for the next step.
@@ -392,9 +398,30 @@ local function named(first, key, options)
     return arguments
 end
 
-local function build_context(config)
+local function tool_caller(name)
+    return function(params)
+        local answer = host_call("context.call_tool", { name = name, params = params })
+        return answer
+    end
+end
+-- The tools that this run may call, so that a script can list them. Any other name can be called too: the host refuses
+-- it, and says why.
+local function tools_table(names)
+    local tools = {}
+    for _, name in next, names do tools[name] = tool_caller(name) end
+    return raw_setmetatable(tools, { __index = function(_, name) return tool_caller(name) end, __metatable = false })
+end
+
+local lazy
+local function build_context(config, tools)
     return {
         config = config,
+        tools = tools_table(tools),
+        call_tool = function(name, params)
+            local answer = host_call("context.call_tool", { name = name, params = params })
+            return answer
+        end,
+        parallel = lazy("parallel", { "parallel" }).parallel,
         search = function(query, options)
             local found = host_call("context.search", named(query, "query", options))
             return found
@@ -422,8 +449,9 @@ local function build_context(config)
 end
 
 -- The environment --------------------------------------------------------------------------------------------------
--- json, base64 and crypto are compiled when a script first uses them: most runs never pay for them.
-local function lazy(name, members)
+-- json, base64, crypto, http and parallel are compiled when a script first uses them: most runs never pay for them.
+local base64_encode
+function lazy(name, members)
     local library, loaded = {}, nil
     for _, member in next, members do
         library[member] = function(...)
@@ -432,7 +460,16 @@ local function lazy(name, members)
                 error = raw_error, pcall = pcall, rawget = rawget, rawequal = rawequal, next = next,
                 type = type, math_type = math_type,
                 tonumber = tonumber, string = real_string, concat = concat, utf8_len = utf8_len,
-                utf8_char = utf8_char,
+                utf8_char = utf8_char, table_pack = table_pack,
+                CALL = CALL, CALLS = CALLS, LOG = LOG, PROGRESS = PROGRESS, NOT_HERE = NOT_HERE, hosts = hosts,
+                create = create, resume = raw_resume, yield = raw_yield, status = status,
+                isyieldable = raw_isyieldable,
+                host_call = host_call, base64_encode = base64_encode,
+                take_inbox = function()
+                    local text = inbox
+                    inbox = nil
+                    return text
+                end,
             })
             return loaded[member](...)
         end
@@ -449,7 +486,28 @@ env.json.array = function(t)
     return t
 end
 env.base64 = lazy("base64", { "encode", "decode" })
+base64_encode = env.base64.encode
 env.crypto = lazy("crypto", { "sha256", "hmac_sha256" })
+env.http = lazy("http", { "get", "post", "put", "patch", "delete", "basic_auth" })
+env.env = {
+    get = function(name)
+        local value = host_call("env.get", { name = name })
+        return value
+    end,
+}
+env.fs = {
+    read = function(path)
+        local content = host_call("fs.read", { path = path })
+        return content
+    end,
+    list = function(path, glob)
+        local entries = host_call("fs.list", { path = path, glob = glob })
+        return entries
+    end,
+}
+env.sleep = function(seconds)
+    host_call("sleep", { seconds = seconds })
+end
 
 -- Strings reach the script's own string table, and their metatable is sealed.
 local string_meta = raw_getmetatable("")
@@ -509,9 +567,15 @@ local function main()
         end
         local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in its first byte
         local given, pos = decode(args_bytes, 1)
-        local config = decode(args_bytes, pos)
+        local config, tools
+        config, pos = decode(args_bytes, pos)
+        tools = decode(args_bytes, pos)
         args_bytes = nil
-        given[count + 1] = build_context(config)
+        local context = build_context(config, tools)
+        if method == "complete" then            -- the last argument is not a parameter: the others typed so far
+            context.arguments, count = given[count], count - 1
+        end
+        given[count + 1] = context
         answer = f(table_unpack(given, 1, count + 1))
     end
     local bytes, what, why = encode(answer, false)
@@ -532,31 +596,49 @@ local function begin(source_, name_, root_, method_, args_, output_, depth_, log
     seed_a, seed_b = seed_a_, seed_b_
     wrapped["math.randomseed"]()
     thread = create(main)
-    main_thread = thread
+    hosts[thread] = true
 end
 
--- step(reply) -> "call", name, bytes | "log", level, text | "progress", fraction, text | "done", bytes
---             | "memory" | "failed". reply: whether the host call succeeded (its bytes were put before).
-local function advance(reply)
-    local ok, tag, a, b = raw_resume(thread, reply)
+-- step(reply, id) -> "call", name, bytes | "calls", a msgpack list of {id, name, bytes} | "log", level, text
+--             | "progress", fraction, text | "done", bytes | "memory" | "failed".
+-- reply: whether the host call succeeded (its bytes were put before); id: which one it was, of several.
+local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/protocol.py, MAX_SIDE_BY_SIDE)
+local held, under_way = {}, 0       -- calls that would be too many at once, in order; how many the host knows of
+local function packed(calls)
+    for i = 1, #calls do held[#held + 1] = calls[i] end
+    local n = #held
+    if n > AT_ONCE - under_way then n = AT_ONCE - under_way end
+    local parts = { pack(">BI4", 0xdd, n) }
+    for i = 1, n do
+        local id, name, bytes = table_unpack(held[i], 1, 3)
+        parts[i + 1] = pack(">BBI4Bs2Bs4", 0x93, 0xce, id, 0xda, name, 0xc6, bytes)
+    end
+    held = table_move(held, n + 1, #held, 1, {})
+    under_way = under_way + n
+    return concat(parts)
+end
+local function advance(reply, id)
+    if id then under_way = under_way - 1 end
+    local ok, tag, a, b = raw_resume(thread, reply, id)
     if not ok then
         last_error = tag
         return rawequal(tag, OUT_OF_MEMORY) and "memory" or "failed"
     end
     if rawequal(tag, CALL) then return "call", a, b end
+    if rawequal(tag, CALLS) then return "calls", packed(a) end
     if rawequal(tag, LOG) then return "log", a, b end
     if rawequal(tag, PROGRESS) then return "progress", a, b end
     return "done", tag
 end
 local waiting             -- a step's answer that kept log lines go ahead of
-local function step(reply)
+local function step(reply, id)
     if not waiting then
         if not kept_lines[1] then
-            local what, a, b = advance(reply)
+            local what, a, b = advance(reply, id)
             if not kept_lines[1] then return what, a, b end
             waiting = { what, a, b }
         else
-            waiting = { advance(reply) }
+            waiting = { advance(reply, id) }
         end
     end
     local line = remove(kept_lines, 1)
@@ -578,7 +660,8 @@ local function why()
         message = ok and type(text) == "string" and text ~= type(e) and text
             or "(the error is a " .. type(e) .. " value)"
     end
-    return "script_error", sub(message, 1, 4096), sub(traceback(thread), 1, 8192)
+    -- More than is shown: the supervisor cuts it after it has looked for secrets, of which a cut would leave a part.
+    return "script_error", sub(message, 1, 8192), sub(traceback(thread), 1, 16384)
 end
 
 -- Half a MiB of credit, so that no run pays for a collection of what was just made. The allocator's limit still holds:

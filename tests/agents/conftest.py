@@ -1,7 +1,7 @@
 """Fixtures of the agents' tests: a project in a directory of its own, and the service that it makes."""
 
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from agents_support import Project
+from python_support import Authored
 
 from agents.service import Service, open_service
 from engine.config import load_config
@@ -20,6 +21,17 @@ Open = Callable[..., AbstractAsyncContextManager[Service]]
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
+
+
+@pytest.fixture
+def authored(project: Project) -> Iterator[Authored]:
+    """Python modules in the project; what they leave in this interpreter is gone after the test."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield Authored(project)
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith("authored_"):
+            del sys.modules[name]
 
 
 @pytest.fixture

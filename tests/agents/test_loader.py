@@ -232,11 +232,9 @@ async def test_describing_a_script_calls_none_of_its_functions(project: Project,
 
 
 async def test_kinds_that_this_version_does_not_have_are_failures_that_say_so(project: Project, opened: Open) -> None:
-    project.configure(
-        '[agents.python.snake]\npath = "x.py"\n[agents.chatmd.chat]\npath = "x.md"\n[tools.python.t]\npath = "t.py"\n'
-    )
+    project.configure('[agents.chatmd.chat]\npath = "x.md"\n')
     async with opened() as service:
-        assert {failure.name for failure in service.failures} == {"snake", "chat", "t"}
-        assert all("not supported" in failure.message for failure in service.failures)
-        async with problem(Code.NOT_FOUND, "tool 't' failed to load"):
-            await service.call_tool("t", {}, CALL)
+        (failure,) = service.failures
+        assert (failure.name, "not supported" in failure.message) == ("chat", True)
+        async with problem(Code.NOT_FOUND, "agent 'chat' failed to load"):
+            await service.resolve("chat", {}, CALL)

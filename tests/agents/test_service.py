@@ -53,12 +53,14 @@ async def test_agents_are_listed_in_the_order_of_the_configuration(mixed: Projec
         "tools": ("search", "ticket"),
         "source": "toml",
         "arguments": (),
+        "title": None,
+        "expose": ("prompt",),
     }
     assert listed[1]["source"] == "lua"
     assert listed[1]["description"] == "Lua agent: plain"
     assert listed[2]["arguments"] == (
-        {"name": "service", "description": "", "required": True},
-        {"name": "severity", "description": "P1", "required": False},
+        {"name": "service", "description": "", "required": True, "enum": None},
+        {"name": "severity", "description": "P1", "required": False, "enum": None},
     )
     assert listed[3]["tools"] == ("get",)
 

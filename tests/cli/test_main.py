@@ -10,7 +10,7 @@ import pytest
 
 COMMANDS = [
     ("serve",), ("init",), ("doctor",), ("agent", "list"), ("agent", "test"), ("agent", "init"), ("tool", "list"),
-    ("tool", "test"), ("sync",), ("search",), ("get",), ("sources",), ("stats",), ("export",),
+    ("tool", "test"), ("sync",), ("search",), ("get",), ("sources",), ("stats",), ("export",), ("mcp-config",),
 ]  # fmt: skip
 
 PRINT_DATA = [

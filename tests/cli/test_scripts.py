@@ -107,7 +107,9 @@ def test_agent_list_as_json_is_the_rest_body(project):
         "description": "Greets somebody who may deploy",
         "tools": ["search", "get"],
         "source": "lua",
-        "arguments": [{"name": "who", "description": "Whom to greet", "required": True}],
+        "arguments": [{"name": "who", "description": "Whom to greet", "required": True, "enum": None}],
+        "title": None,
+        "expose": ["prompt"],
     }
     assert agents["code-reviewer"]["source"] == "toml"
 
@@ -198,33 +200,6 @@ def test_an_unknown_agent_is_exit_2_with_the_nearest_name(project):
     ended = project("agent", "test", "greter")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.endswith("error: unknown agent 'greter'; did you mean 'greeter'?\n")
-
-
-def test_agent_init_writes_a_script_that_works(project, tmp_path):
-    ended = project("agent", "init", "sre-helper")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out == (
-        "Created: agents/sre-helper.lua\n"
-        "Add to config:\n"
-        "\n"
-        "  [agents.script.sre-helper]\n"
-        '  path = "agents/sre-helper.lua"\n'
-        "  timeout = 30\n"
-    )
-    with (tmp_path / "engine.toml").open("a") as file:
-        file.write(ended.out.partition("Add to config:")[2])
-    answer = project("agent", "test", "sre-helper", "--arg", "topic=deployments", "--json").json
-    assert answer["outcome"] == "ok"
-    assert answer["tools"] == ["search", "get"]
-    assert answer["messages"][0]["content"].startswith("I have read 2 documents about deployments.")
-    assert project("agent", "test", "sre-helper", "--json").json["messages"] == []
-
-
-def test_agent_init_never_overwrites(project, tmp_path):
-    ended = project("agent", "init", "greeter")
-    assert ended.code == 2
-    assert ended.err == "error: agents/greeter.lua exists and is left as it is\n"
-    assert (tmp_path / "agents/greeter.lua").read_text() == GREETER
 
 
 def test_an_agent_that_did_not_load_is_exit_2_and_says_why(project, tmp_path):

@@ -54,7 +54,7 @@ def context(grants: frozenset[str] = GRANTED, lines: list[tuple[str, str]] | Non
         grants=grants,
     )
     kept = lines if lines is not None else []
-    return HostContext(request, lambda level, text: kept.append((level, text)))
+    return HostContext(request, "run-1", lambda level, text: kept.append((level, text)), dict, lambda usage: None)
 
 
 async def call(name: str, arguments: Any, *, raw: bytes | None = None, **how: Any) -> HostReply:
@@ -90,7 +90,7 @@ async def test_a_name_that_is_no_host_call_is_told_in_part() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "test.echo: object missing required field 'text'"),
+        ({}, "test.echo: table missing required field 'text'"),
         ({"text": 5}, "test.echo: text: expected string, got number"),
         ({"text": "x", "count": "many"}, "test.echo: count: expected number, got string"),
         ({"text": "x", "inner": {"k": [1, "two"]}}, "test.echo: inner[...][1]: expected number, got string"),

@@ -125,6 +125,7 @@ async def test_sources_are_listed(engine: Engine) -> None:
     assert ok is True
     assert sources == [
         {
+            "name": "filesystem:runbooks",
             "source": "filesystem:runbooks",
             "document_count": 1,
             "chunk_count": 2,

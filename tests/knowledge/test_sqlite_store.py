@@ -657,3 +657,61 @@ async def test_two_may_create_the_same_store_at_once(path: Path) -> None:
             nursery.start_soon(create, f"{n}.md")
     async with open_store(path) as store:
         assert len(await search(store, "word")) == 4
+
+
+async def test_documents_are_listed_by_source_and_id_in_pages_that_neither_repeat_nor_skip(store: SqliteStore) -> None:
+    await fill(store, *(document(f"b{n}", "text") for n in range(5)), source="git:z")
+    await fill(store, *(document(f"a{n}", "é") for n in range(5)), source="filesystem:a")
+    seen = []
+    after = None
+    while page := await store.documents(after=after, limit=3):
+        seen += [(each.source, each.source_id) for each in page]
+        after = seen[-1]
+        await store.apply(Batch(source="filesystem:a", deletes=["a0"]))  # what was shown already may go
+    assert seen == [("filesystem:a", f"a{n}") for n in range(5)] + [("git:z", f"b{n}") for n in range(5)]
+    first = (await store.documents(limit=1))[0]
+    assert (first.source_id, first.title, first.size, first.content_type) == ("a1", "a1", 2, "text/plain")
+    assert await store.documents(after=("\ud800", ""), limit=3) == ()
+
+
+async def test_a_document_is_found_by_source_and_title_even_without_any_text(store: SqliteStore) -> None:
+    empty = NewDocument(source_id="empty", body="", chunks=(), digest="d", title="An empty page")
+    await fill(store, document("one", "x", title="Über uns"), document("two", "x", title="Über uns"), empty)
+    await fill(store, document("one", "x", title="Über uns"), source="git:z")
+    found = await store.titled(SOURCE, "Über uns", limit=9)
+    assert {(await store.get(each)).source_id for each in found} == {"one", "two"}
+    assert len(await store.titled(SOURCE, "An empty page", limit=9)) == 1
+    assert await store.titled(SOURCE, "über", limit=9) == ()
+    assert await store.titled("git:none", "Über uns", limit=9) == ()
+    assert await store.titled(SOURCE, "\ud800", limit=9) == ()
+
+
+async def test_titles_are_completed_from_half_a_word(store: SqliteStore) -> None:
+    titles = ("Payments API runbook", "Payments of invoices", "Café on call", "", "C++ style")
+    await fill(store, *(document(f"d{n}", "payments", title=title) for n, title in enumerate(titles)))
+    await fill(store, document("x", "x", title="Payroll"), source="git:z")
+    assert await store.titles("pay", limit=9) == ("Payments API runbook", "Payments of invoices", "Payroll")
+    assert await store.titles("run payments invoices", limit=9) == ()
+    assert await store.titles("run payments", limit=9) == ("Payments API runbook",)
+    assert await store.titles("pay", "z", limit=9) == ("Payroll",)
+    assert await store.titles("pay", limit=1) == ("Payments API runbook",)
+    assert await store.titles("CAFE", limit=9) == ("Café on call",)
+    assert len(await store.titles("", limit=9)) == 5
+    for odd in ("+++", '" OR *', "title : (", "\ud800", "\0"):
+        assert await store.titles(odd, limit=9) == (), odd
+
+
+async def test_the_revision_tells_of_changes_and_digests_of_which(path: Path) -> None:
+    async with open_store(path, create=True) as ours, open_store(path) as theirs:
+        revision = await ours.revision()
+        assert await ours.revision() == revision
+        await fill(theirs, document("a", "x"))
+        changed = await ours.revision()
+        assert changed != revision
+        (listed,) = await ours.documents(limit=9)
+        assert await ours.digests([listed.id, "nothing", "\ud800"]) == {listed.id: "d"}
+        assert await ours.digests([]) == {}
+        assert await ours.revision() == changed
+        await ours.apply(Batch(source=SOURCE, deletes=["a"]))
+        assert await ours.revision() != changed
+        assert await ours.digests([listed.id]) == {}

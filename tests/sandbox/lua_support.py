@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sandbox.messages import Run
+from sandbox.messages import Run, decode_calls
 from sandbox.vm import VM, Prelude
 
 PRELUDE = Prelude()
@@ -49,6 +49,7 @@ def run_source(
     log_bytes: int = 64 * 1024,
     value_depth: int = 64,
     progress: int = 1000,
+    tools: tuple[str, ...] = (),
 ) -> Ran:
     """Run a whole script. Host calls are answered by `host`."""
     vm = VM(PRELUDE)
@@ -59,7 +60,7 @@ def run_source(
             chunk_name="t.lua",
             root=root,
             method=method,
-            args=encode(list(args)) + encode({} if config is None else config),
+            args=encode(list(args)) + encode({} if config is None else config) + encode(list(tools)),
             memory_bytes=memory_bytes,
             output_bytes=output_bytes,
             log_bytes=log_bytes,
@@ -68,9 +69,17 @@ def run_source(
         )
     )
     ran = Ran("")
+    waiting: list[tuple[int, str, bytes]] = []
     step = vm.step()
     while True:
         match step:
+            case ("calls", packed, _):  # the last that was asked is answered first
+                waiting += decode_calls(packed)
+                number, called, given = waiting.pop()
+                ran.calls.append((called, msgspec.msgpack.decode(given)))
+                ok, value = host(*ran.calls[-1])
+                vm.put(encode(value) if ok else value.encode())
+                step = vm.step(ok, number)
             case ("call", name, arguments):
                 call = (name.decode(), msgspec.msgpack.decode(arguments))
                 ran.calls.append(call)

@@ -65,7 +65,7 @@ def test_what_is_added_are_functions_but_for_one_constant() -> None:
 
 def test_the_run_gets_nothing_beside_its_environment_but_its_context() -> None:
     body = "local names = {} for name in next, context do names[#names + 1] = name end table.sort(names) return names"
-    assert value_of(body) == ["config", "get", "progress", "search", "sources"]
+    assert value_of(body) == [*("call_tool", "config", "get", "parallel", "progress", "search", "sources", "tools")]
 
 
 def test_every_wrapped_name_has_a_function_behind_it() -> None:

@@ -123,6 +123,7 @@ planted = {nested = {function() return print end}}
 agent = {}
 function agent.resolve(args, context)
     json.encode(json.decode('[1]')) base64.encode('x') crypto.sha256('x')   -- load what is loaded at first use
+    http.basic_auth('u', 'p') context.parallel{function() everything_side = coroutine.running() end}
     everything = {args = args, context = context, main = coroutine.running(), co = coroutine.create(print)}
     everything.wrapped = coroutine.wrap(function() coroutine.yield() end)
     everything.caught = select(2, pcall(error, {}))
@@ -147,7 +148,7 @@ class State:
         put, begin, step, self.env, self._walk, self.loaded_packages = self.lua.execute(
             _LOADER, (folder / "core.lua").read_bytes(), PRELUDE.fill, self.modules
         )
-        arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({})
+        arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({}) + b"\x90"
         begin(SCRIPT.encode(), b"t.lua", b"agent", b"resolve", arguments, 1 << 20, 64, 65536, 10, 1, 2)
         answer = step(None)
         assert answer[0] == b"call"

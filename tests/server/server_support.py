@@ -11,12 +11,15 @@ import httpx2
 import trio
 
 from agents.agent import AgentArgument, AgentInfo, AgentPrompt, Call, PromptMessage, Resolved
+from agents.changes import Changes
+from agents.documents import Documents
 from agents.tool import Called, ToolInfo
 from engine.config import Config, LoadedConfig, ServerConfig
 from engine.errors import Code, LimitUse, Problem
 from engine.tenant import BoundLimits, Tenant, bind_limits
 from server.app import listen, open_app, serve_app
 from server.guard import Guard
+from server.mcp_http import Mcp
 
 ANY_OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 NULLS = {"a": None, "list": [None, {"b": None}]}
@@ -76,12 +79,23 @@ class FakeService:
     release: trio.Event = field(default_factory=trio.Event)
     seen: list[Any] = field(default_factory=list)
     extra_tools: int = 0
+    changes: Changes = field(default_factory=Changes)
+    store: Any = None
+    changes: Changes = field(default_factory=Changes)
+    trouble: str | None = None
 
     def __post_init__(self) -> None:
         config = Config.model_validate({"server": self.server.model_dump()})
         self.loaded = LoadedConfig(config, None, Path("/root"))
         tools = [
-            ToolInfo(name="search", description="Search", builtin=True, parameters=ANY_OBJECT, read_only=True),
+            ToolInfo(
+                name="search",
+                description="Search",
+                builtin=True,
+                parameters=ANY_OBJECT,
+                read_only=True,
+                open_world=False,
+            ),
             ToolInfo(name="sources", description="Sources", builtin=True, parameters=ANY_OBJECT, read_only=True),
             ToolInfo(name="echo", description="Echo", builtin=False, parameters=ANY_OBJECT),
             ToolInfo(name="value", description="A value", builtin=False, parameters=ANY_OBJECT),
@@ -109,6 +123,22 @@ class FakeService:
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:
         return list(self.agents.values())
+
+    def agent_info(self, tenant: Tenant, name: str) -> AgentInfo | None:
+        return self.agents.get(name)
+
+    def tool_info(self, tenant: Tenant, name: str) -> ToolInfo | None:
+        return self.tools.get(name)
+
+    def documents(self, tenant: Tenant) -> Documents:
+        return Documents(self.store)
+
+    async def complete(
+        self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call
+    ) -> tuple[str, ...] | None:
+        if name not in self.agents:
+            raise Problem(Code.NOT_FOUND, f"there is no agent {name!r}")
+        return None
 
     def list_tools(self, tenant: Tenant, agent: str | None = None) -> list[ToolInfo]:
         if agent is None:
@@ -189,6 +219,7 @@ class Running:
 
     service: FakeService
     guard: Guard
+    mcp: Mcp
     port: int
     stop: trio.Event
     ended: trio.Event
@@ -211,14 +242,17 @@ class Running:
 
 
 @asynccontextmanager
-async def serving(service: FakeService | None = None, max_connections: int | None = None) -> AsyncIterator[Running]:
+async def serving(
+    service: FakeService | None = None, max_connections: int | None = None, mcp: Mcp | None = None
+) -> AsyncIterator[Running]:
     """A real server on a free port of loopback, gone when the block ends."""
     service = service or FakeService()
     stop, ended = trio.Event(), trio.Event()
     settings = service.loaded.config.server
+    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)  # type: ignore[arg-type]
     async with (
         await listen("127.0.0.1", 0) as listener,
-        open_app(service, settings, "127.0.0.1") as guard,  # type: ignore[arg-type]
+        open_app(service, settings, "127.0.0.1", mcp) as guard,  # type: ignore[arg-type]
         trio.open_nursery() as nursery,
     ):
 
@@ -234,7 +268,7 @@ async def serving(service: FakeService | None = None, max_connections: int | Non
             ended.set()
 
         await nursery.start(serve)
-        yield Running(service, guard, listener.socket.getsockname()[1], stop, ended)
+        yield Running(service, guard, mcp, listener.socket.getsockname()[1], stop, ended)
         nursery.cancel_scope.cancel()
 
 

@@ -50,7 +50,9 @@ async def test_the_lists_have_every_key(server: Running) -> None:
         "description": "Helps",
         "tools": ["echo"],
         "source": "lua",
-        "arguments": [{"name": "service", "description": "Which", "required": True}],
+        "arguments": [{"name": "service", "description": "Which", "required": True, "enum": None}],
+        "title": None,
+        "expose": ["prompt"],
     }
 
 

@@ -4,7 +4,7 @@ agent = {}
 function agent.resolve(args, config, context)
     local found = json.array({})
     for _, name in ipairs({
-        "env", "real", "wrapped", "fill", "modules", "put", "begin", "step", "why", "host_call", "inbox", "FAILURE",
+        "real", "wrapped", "hosts", "held", "CALLS", "fill", "modules", "put", "begin", "step", "why", "host_call", "inbox", "FAILURE",
         "CALL", "LOG", "NULL", "ARRAYS", "encode", "decode", "main_thread", "traceback", "x", "arg",
     }) do
         if _ENV[name] ~= nil then found[#found + 1] = name end

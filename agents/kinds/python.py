@@ -1,0 +1,60 @@
+"""Python agents: an author's async `resolve(args, context)`, run in this process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agents.agent import AgentInfo, Call, Resolved
+from agents.authoring import Context
+from agents.kinds.lua import COMPLETE_S
+from agents.python import PythonCode
+from agents.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions
+
+
+@dataclass(frozen=True, slots=True)
+class PythonAgent:
+    """An agent that an author's object describes and resolves."""
+
+    info: AgentInfo
+    code: PythonCode
+
+    @classmethod
+    def of(cls, code: PythonCode) -> "PythonAgent":
+        """An agent as its object describes itself, narrowed by its configuration. Raises WrongShape and Unusable."""
+        said = agent_declaration(code.declared("tools", "arguments"), JSON)
+        info = AgentInfo(
+            name=code.name,
+            description=said.description if said.description is not None else f"Python agent: {code.name}",
+            tools=code.narrowed(said.tools),
+            source="python",
+            arguments=tuple(said.arguments),
+            title=said.title,
+            expose=code.entry.expose,
+        )
+        return cls(info, code)
+
+    async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
+        """Await the author's `complete`, if there is one. Raises Problem as `resolve` does."""
+        if getattr(self.code.target, "complete", None) is None:
+            return None
+
+        async def step(context: Context) -> Any:
+            return await self.code.target.complete(argument, value, dict(given), context)
+
+        answer = await self.code.run(step, call, self.info.tools, method="complete", within_s=COMPLETE_S)
+        try:
+            return completions(answer.value, JSON)
+        except WrongShape as wrong:
+            raise self.code.wrong_shape(answer.run_id, str(wrong)) from None
+
+    async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:
+        """Await the author's `resolve`. Raises Problem: agent_error, timeout, output_limit."""
+
+        async def step(context: Context) -> Any:
+            return await self.code.target.resolve(dict(arguments), context)
+
+        answer = await self.code.run(step, call, self.info.tools)
+        try:
+            return Resolved(agent_prompt(answer.value, self.info.tools, JSON))
+        except WrongShape as wrong:
+            raise self.code.wrong_shape(answer.run_id, str(wrong)) from None

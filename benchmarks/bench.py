@@ -1,0 +1,302 @@
+"""One measurement from a plan to its result: who is asked is opened, the load made, the surroundings noted."""
+
+import resource
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+import trio
+
+from agents.service import Service
+from benchmarks import machine
+from benchmarks.account import OwnFigures
+from benchmarks.address import parse_url, resolve
+from benchmarks.client import Client, Failed
+from benchmarks.cold import measure_cold
+from benchmarks.http_target import fitted, names_in
+from benchmarks.mcp_target import Era, McpTarget
+from benchmarks.pool_target import PoolTarget, open_pool_service
+from benchmarks.processes import Made, Work, make, make_together, open_target
+from benchmarks.result import Asked, Surroundings, result_of
+from benchmarks.scenario import Ask, Scenario, ScenarioError
+from benchmarks.schedule import Load, tenant_names
+from benchmarks.server_figures import ServerFigures
+from engine.config import LoadedConfig
+
+# How long a server may take to say what it has, before the load begins.
+_LOOK_TIMEOUT_S = 3.0
+_MEMORY_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that was asked for. `tenants` None: as the scenario says. `keys` are in the order of the tenants."""
+
+    target: Literal["run", "http", "mcp"]
+    scenario: Scenario
+    load: Load
+    own: LoadedConfig | None = None
+    url: str | None = None
+    era: Era = "2026"
+    allow_remote: bool = False
+    keys: tuple[str, ...] = ()
+    tenants: int | None = None
+    hostile_percent: float = 0.0
+    processes: int = 1
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Watch:
+    """How a person follows a measurement: progress is told to `tell`, and `stop` ends it early with what there is."""
+
+    tell: Callable[..., None] | None = None
+    stop: trio.Event = field(default_factory=trio.Event)
+
+
+@asynccontextmanager
+async def interrupts(stop: trio.Event) -> AsyncIterator[None]:
+    """While the block runs, Ctrl-C sets `stop` instead of raising. A second one is the ordinary one again."""
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGINT) as arrived:
+
+            async def listen() -> None:
+                async for _ in arrived:
+                    if stop.is_set():
+                        raise KeyboardInterrupt
+                    stop.set()
+
+            nursery.start_soon(listen)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def measure(plan: Plan, watch: Watch) -> dict[str, Any]:
+    """Make the load and give its result.
+
+    Raises ScenarioError, Unfit (the target cannot answer the scenario), AddressError, ProcessFailed, and for a pool
+    what opening one raises.
+    """
+    if plan.target == "run":
+        return await (_cold(plan, watch) if plan.scenario.model == "cold" else _pool(plan, watch))
+    if plan.scenario.model == "cold":
+        raise ScenarioError("the scenario 'cold' starts engines of its own: use `engine bench run`")
+    return await _server(plan, watch)
+
+
+# ---- a pool of this process --------------------------------------------------------------------------------------
+
+
+async def _pool(plan: Plan, watch: Watch) -> dict[str, Any]:
+    scenario = plan.scenario
+    assert plan.own is not None
+    count = plan.tenants or scenario.tenants
+    work = Work(
+        load=plan.load, asks=scenario.asks, tenants=tenant_names(count), zipf=scenario.zipf,
+        tenant_zipf=scenario.tenant_zipf, target="run",
+    )  # fmt: skip
+    facts = machine.everything()
+    async with open_pool_service(scenario, plan.own) as service, interrupts(watch.stop):
+        made, memory = await _with_memory(work, service, watch)
+        around = Surroundings(machine=facts, config=_config(service), layers=_layers(service), memory=memory)
+    asked = _asked(plan, scenario.asks, tenants=count)
+    return _result(asked, made, around, alone=False)
+
+
+async def _with_memory(work: Work, service: Service, watch: Watch) -> tuple[Made, dict[str, int]]:
+    """The load, while the engine's own figure of its workers' memory is watched: shared pages count in each of them.
+
+    To look through the machine's processes here would hold up the load for milliseconds.
+    """
+    peak = 0.0
+
+    async def look() -> None:
+        nonlocal peak
+        while True:
+            (metric,) = service.engine.metrics.worker_memory.collect()
+            peak = max(peak, *(sample.value for sample in metric.samples))
+            await trio.sleep(_MEMORY_POLL_S)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        made = await make(work, PoolTarget(service), watch.stop, watch.tell)
+        nursery.cancel_scope.cancel()
+    kib = 1024 if sys.platform == "linux" else 1  # getrusage(2)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kib
+    return made, {"workers_peak_bytes": int(peak), "tester_peak_bytes": own}
+
+
+async def _cold(plan: Plan, watch: Watch) -> dict[str, Any]:
+    assert plan.own is not None
+    load = replace(plan.load, rate=None, concurrency=1, warm_up_s=0.0)
+    async with open_pool_service(plan.scenario, plan.own) as service:  # also says whether it can be opened at all
+        around = Surroundings(machine=machine.everything(), config=_config(service), layers=_layers(service))
+    async with interrupts(watch.stop):
+        account, elapsed_s = await measure_cold(plan.scenario, plan.own, load, watch.stop)
+    asked = replace(_asked(replace(plan, load=load), plan.scenario.asks, tenants=1), model="cold")
+    made = Made(account, (), elapsed_s, watch.stop.is_set())
+    return _result(asked, made, around, alone=False)
+
+
+def _config(service: Service) -> dict[str, Any]:
+    config = service.loaded.config
+    return {name: getattr(config, name).model_dump(mode="json") for name in ("sandbox", "limits")}
+
+
+def _layers(service: Service) -> list[str]:
+    return [layer.name for layer in service.engine.layers if layer.state == "active"]
+
+
+# ---- a server ----------------------------------------------------------------------------------------------------
+
+
+async def _server(plan: Plan, watch: Watch) -> dict[str, Any]:
+    assert plan.url is not None
+    scenario, url = plan.scenario, parse_url(plan.url)
+    if plan.target == "mcp" and any(ask.kind == "get" for ask in scenario.asks):
+        raise ScenarioError(f"the scenario {scenario.name!r} has a `get` request, which MCP has no form for")
+    count, notes = _tenants(plan)
+    facts = machine.everything()
+    address = await resolve(url, allow_remote=plan.allow_remote)
+    if plan.target == "mcp" and not address.path:
+        address = replace(address, path="/mcp")
+    names = _names(plan, count)
+    work = Work(
+        load=plan.load, asks=scenario.asks, tenants=tenant_names(count), zipf=scenario.zipf,
+        tenant_zipf=scenario.tenant_zipf, target=plan.target, address=address, era=plan.era,
+        keys=dict(zip(names, plan.keys, strict=False)),
+    )  # fmt: skip
+    with trio.move_on_after(_LOOK_TIMEOUT_S) as scope:
+        looked = await _look(work)
+    if scope.cancelled_caught:
+        looked = None
+    if looked is None:
+        notes.append("the server did not say which agents and tools it has; the scenario's are asked for unseen")
+    else:
+        asks = tuple(fitted(scenario.asks, *looked, scenario))
+        notes += _stand_ins(scenario.asks, asks)
+        work = replace(work, asks=asks)
+    figures = ServerFigures(address)
+    if looked is not None:
+        await figures.begin()
+    async with interrupts(watch.stop), trio.open_nursery() as nursery:
+        nursery.start_soon(figures.watch)
+        made = await _make(work, plan.processes, watch)
+        nursery.cancel_scope.cancel()
+    memory = {"workers_peak_bytes": figures.memory_peak_bytes} if figures.memory_peak_bytes else {}
+    around = Surroundings(machine=facts, layers=figures.layers(), server=await figures.figures(), memory=memory)
+    asked = _asked(plan, work.asks, tenants=count, notes=tuple(notes))
+    return _result(asked, made, around, alone=True)
+
+
+async def _make(work: Work, processes: int, watch: Watch) -> Made:
+    # With someone watching, the load is made in a process of its own, so that showing it does not hold it up.
+    if processes > 1 or watch.tell is not None:
+        return await make_together(work, processes, watch.stop, watch.tell)
+    target = await open_target(work)
+    try:
+        return await make(work, target, watch.stop, watch.tell)
+    finally:
+        target.close()
+
+
+def _tenants(plan: Plan) -> tuple[int, list[str]]:
+    """How many tenants a server is asked as, and what to say of it. Raises ScenarioError."""
+    scenario = plan.scenario
+    wanted = plan.tenants or scenario.tenants
+    fixed = len({ask.tenant for ask in scenario.asks if ask.tenant})
+    if plan.keys:
+        if wanted + fixed > len(plan.keys) and (wanted > 1 or fixed):
+            raise ScenarioError(
+                f"{len(plan.keys)} keys for {wanted + fixed} tenants: --key-file needs one key for each"
+            )
+        return wanted, []
+    if plan.tenants is not None and plan.tenants > 1:
+        raise ScenarioError("--tenants over HTTP needs a key for each: give them with --key-file")
+    if scenario.needs_tenants:
+        raise ScenarioError(
+            f"the scenario {scenario.name!r} needs several tenants: give their keys with --key-file, or use "
+            "`engine bench run`"
+        )
+    notes = ["without --key-file all requests are of one tenant"] if wanted > 1 or fixed else []
+    return 1, notes
+
+
+def _names(plan: Plan, count: int) -> list[str]:
+    """The tenants in the order of the keys: those of the load, then those that requests name."""
+    fixed = dict.fromkeys(ask.tenant for ask in plan.scenario.asks if ask.tenant)
+    return [*tenant_names(count), *fixed]
+
+
+async def _look(work: Work) -> tuple[list[str], list[str]] | None:
+    """The agents and tools of the server; None when it does not answer like an engine."""
+    assert work.address is not None
+    first = next(iter(work.keys), None)
+    if work.target == "mcp":
+        target = McpTarget(work.address, work.era, work.keys)
+        try:
+            if await target.begin(first) is not None:
+                return None
+            prompts, tools = await target.list("prompts", first), await target.list("tools", first)
+        except Failed:
+            return None
+        finally:
+            target.close()
+        return None if prompts is None or tools is None else (prompts, tools)
+    client = Client(work.address)
+    headers = [("authorization", f"Bearer {work.keys[first]}")] if first else []
+    try:
+        agents, tools = [
+            names_in(_json((await client.request("GET", f"/{what}/list", headers=headers)).body), what)
+            for what in ("agents", "tools")
+        ]
+    except Failed:
+        return None
+    finally:
+        client.close()
+    return None if agents is None or tools is None else (agents, tools)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _stand_ins(wanted: tuple[Ask, ...], asked: tuple[Ask, ...]) -> list[str]:
+    return [
+        f"the server has no {ask}: {instead} is asked instead"
+        for ask, instead in zip(wanted, asked, strict=True)
+        if ask is not instead
+    ]
+
+
+# ---- the result --------------------------------------------------------------------------------------------------
+
+
+def _asked(plan: Plan, asks: tuple[Ask, ...], *, tenants: int, notes: tuple[str, ...] = ()) -> Asked:
+    return Asked(
+        target=plan.target,
+        scenario=plan.scenario.name,
+        about=plan.scenario.about,
+        requests=tuple(dict.fromkeys(map(str, asks))),
+        load=plan.load,
+        model="open" if plan.load.rate is not None else "closed",
+        url=plan.url,
+        era=plan.era if plan.target == "mcp" else None,
+        tenants=tenants,
+        hostile_percent=plan.hostile_percent,
+        processes=plan.processes,
+        notes=notes,
+        command=plan.command,
+    )
+
+
+def _result(asked: Asked, made: Made, around: Surroundings, *, alone: bool) -> dict[str, Any]:
+    tester = OwnFigures(cpu_shares=made.cpu_shares, alone=alone)
+    return result_of(asked, made.account, tester, around, elapsed_s=made.elapsed_s, interrupted=made.interrupted)

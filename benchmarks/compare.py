@@ -1,0 +1,254 @@
+"""Whether two results differ, or only the noise does.
+
+A single run has thousands of latencies, but neighbours in time are alike: a busy second slows all of its requests. To
+take each request for an independent witness would call every second pair of runs a difference. So each result's
+measured time is cut into forty blocks, and stretches of four neighbours are drawn again and again, with replacement (a
+circular block bootstrap). The spread of the ratio between the two gives its 99 % interval. Only when all of that is
+beyond five percent, it is called a difference; else it is noise.
+
+What differs between two runs but not within one (another neighbour on the machine, another day) no interval can know
+from one run each: the five percent stand for it on a quiet machine. Repeat both, in turns, before believing a little
+more than that.
+"""
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from benchmarks.histogram import Histogram
+
+METRICS = ("p50", "p90", "p99", "mean", "rate", "errors")
+# Five metrics are looked at together; at 95 % every fourth pair of equal runs would show a difference.
+CONFIDENCE = 0.99
+DRAWS = 1000
+# With fewer blocks the spread between them is not known well enough to say anything.
+LEAST_BLOCKS = 8
+# Neighbours that are drawn together, as they are alike.
+STRETCH = 4
+# What two runs of the same thing may differ by: a ratio, and for errors a share of the requests.
+ALIKE = 0.05
+ALIKE_ERRORS = 0.001
+
+_SEED = 1
+
+
+class CompareError(Exception):
+    """A file that is no result, or results that cannot be compared. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What one block adds: counts at positions of the common list of values, answers, errors, everything asked."""
+
+    counts: tuple[tuple[int, int], ...]
+    sum_s: float
+    measured: int
+    ended: float
+    errors: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One metric in A and B. `change` is B's relative to A (0.1: ten percent more; of `errors`, the difference of the
+    shares), with its interval; None when it cannot be told."""
+
+    metric: str
+    a: float | None
+    b: float | None
+    change: float | None
+    low: float | None
+    high: float | None
+    verdict: Literal["higher", "lower", "noise", "unknown"]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric, "a": self.a, "b": self.b, "change": self.change, "low": self.low, "high": self.high,
+            "verdict": self.verdict,
+        }  # fmt: skip
+
+
+def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+    """Every metric of two results. Raises CompareError when one is no result of this tester."""
+    blocks = [_blocks(each, name) for each, name in ((a, "the first"), (b, "the second"))]
+    values = sorted({value for side in blocks for block in side for value, _ in block.counts})
+    place = {value: position for position, value in enumerate(values)}
+    sides = [
+        [
+            _Block(
+                tuple((place[value], count) for value, count in block.counts),
+                block.sum_s, block.measured, block.ended, block.errors, block.asked,
+            )
+            for block in side
+        ]
+        for side in blocks
+    ]  # fmt: skip
+    drawn: list[list[dict[str, float | None]]] = []
+    for side, seed in zip(sides, ("a", "b"), strict=True):
+        chance = random.Random(f"{_SEED}/{seed}")
+        drawn.append([_figures(_draw(side, chance), values) for _ in range(DRAWS if side else 0)])
+    enough = all(sum(1 for block in side if block.asked) >= LEAST_BLOCKS for side in sides)
+    return [_difference(metric, _told(a, metric), _told(b, metric), drawn, enough) for metric in METRICS]
+
+
+def _draw(side: Sequence[_Block], chance: random.Random) -> list[_Block]:
+    """As many blocks as there are, in stretches of neighbours; the last is a neighbour of the first."""
+    starts = (chance.randrange(len(side)) for _ in range(math.ceil(len(side) / STRETCH)))
+    return [side[(start + step) % len(side)] for start in starts for step in range(STRETCH)][: len(side)]
+
+
+def _told(result: Mapping[str, Any], metric: str) -> float | None:
+    """The metric as the result has it, to three digits' precision."""
+    if metric == "rate":
+        return float(result["rate"])
+    if metric == "errors":
+        return float(result["errors_share"])
+    found = result["latency"][f"{metric}_ms"]
+    return None if found is None else float(found)
+
+
+def _blocks(result: Mapping[str, Any], name: str) -> list[_Block]:
+    try:
+        if result["schema"] != 1:
+            raise CompareError(f"{name} file is a result of schema {result['schema']!r}; this version knows 1")
+        elapsed, interval = float(result["elapsed_s"]), float(result["series"]["interval_s"])
+        found = []
+        for block in result["series"]["blocks"]:
+            if block["at_s"] + interval > elapsed + interval / 2:
+                break  # an interrupt came before it
+            latencies = Histogram.of(block["latencies"])
+            found.append(
+                _Block(
+                    tuple(latencies.counts().items()),
+                    latencies.sum_s,
+                    latencies.count,
+                    float(block["rate"]),
+                    int(block["errors"]),
+                    int(block["asked"]),
+                )
+            )
+        for metric in METRICS:
+            _told(result, metric)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CompareError(f"{name} file is no result of `engine bench` ({error})") from None
+    return found
+
+
+def _figures(blocks: Sequence[_Block], values: Sequence[int]) -> dict[str, float | None]:
+    """The metrics of these blocks together."""
+    counts = [0] * len(values)
+    for block in blocks:
+        for position, count in block.counts:
+            counts[position] += count
+    sums = list(accumulate(counts))
+    total = sums[-1] if sums else 0
+    asked = sum(block.asked for block in blocks)
+    found: dict[str, float | None] = {}
+    for metric, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        wanted = max(1, math.ceil(share * total))
+        found[metric] = values[bisect_left(sums, wanted)] / 1e3 if total else None
+    measured = sum(block.measured for block in blocks)
+    found["mean"] = sum(block.sum_s for block in blocks) / measured * 1e3 if measured else None
+    found["rate"] = sum(block.ended for block in blocks) / len(blocks)
+    found["errors"] = sum(block.errors for block in blocks) / asked if asked else None
+    return found
+
+
+def _difference(
+    metric: str, a: float | None, b: float | None, drawn: list[list[dict[str, float | None]]], enough: bool
+) -> Difference:
+    relative = metric != "errors"
+    changes = sorted(
+        found
+        for one, two in zip(*drawn, strict=True)
+        if (found := _change(one[metric], two[metric], relative=relative)) is not None
+    ) if enough else []  # fmt: skip
+    change = _change(a, b, relative=relative)
+    if change is None or len(changes) < DRAWS / 2:
+        return Difference(metric, a, b, change, None, None, "unknown")
+    edge = (1 - CONFIDENCE) / 2
+    low, high = changes[math.floor(edge * len(changes))], changes[math.ceil((1 - edge) * len(changes)) - 1]
+    verdict: Literal["higher", "lower", "noise"] = "noise"
+    alike = ALIKE if relative else ALIKE_ERRORS
+    if low > alike:
+        verdict = "higher"
+    elif high < -alike:
+        verdict = "lower"
+    return Difference(metric, a, b, change, low, high, verdict)
+
+
+def _change(a: float | None, b: float | None, *, relative: bool) -> float | None:
+    if a is None or b is None:
+        return None
+    if not relative:
+        return b - a
+    return b / a - 1 if a > 0 else None
+
+
+# ---- in words ---------------------------------------------------------------------------------------------------
+
+
+# By so much of a core each may the load averages at the start differ.
+_LOAD_DIFFERS = 0.5
+
+
+def unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """What makes the two results answers to different questions, one line each."""
+    found = []
+    for key in ("target", "scenario", "era"):
+        if a.get(key) != b.get(key):
+            found.append(f"the {key} differs: {a.get(key)} and {b.get(key)}")
+    for key in ("model", "rate", "concurrency", "spacing", "tenants", "hostile_percent"):
+        one, two = a["load"].get(key), b["load"].get(key)
+        if one != two:
+            found.append(f"the load's {key} differs: {one} and {two}")
+    for key in ("cores", "processor", "kernel", "python"):
+        one, two = a["machine"].get(key), b["machine"].get(key)
+        if one != two:
+            found.append(f"the machine's {key} differs: {one} and {two}")
+    one, two = float(a["machine"].get("load", 0)), float(b["machine"].get("load", 0))
+    if abs(one - two) > _LOAD_DIFFERS * max(1, int(a["machine"].get("cores", 1))):
+        found.append(f"the machine was not equally busy with other things: load average {one:g} and {two:g}")
+    for name, result in (("first", a), ("second", b)):
+        if not result["valid"]:
+            found.append(f"the {name} result is not valid: {'; '.join(result['invalid_because'])}")
+        if result["interrupted"]:
+            found.append(f"the {name} result is of a load that was interrupted")
+    return found
+
+
+_WORSE = {"higher": "slower", "lower": "faster"}
+
+
+def in_words(difference: Difference) -> str:
+    """What can be said of one metric."""
+    if difference.verdict == "unknown":
+        return "too little was measured to tell"
+    assert difference.change is not None
+    assert difference.low is not None
+    assert difference.high is not None
+    if difference.metric == "errors":
+        span = f"{difference.low * 100:+.2f} to {difference.high * 100:+.2f} points"
+        word = {"higher": "more errors", "lower": "fewer errors", "noise": "noise"}[difference.verdict]
+        return f"{word} ({span})"
+    span = f"{difference.low:+.1%} to {difference.high:+.1%}"
+    if difference.verdict == "noise":
+        return f"noise ({span})"
+    word = difference.verdict if difference.metric == "rate" else _WORSE[difference.verdict]
+    return f"{word} by {abs(difference.change):.1%} ({span})"
+
+
+def summary(differences: Sequence[Difference], doubts: Sequence[str]) -> str:
+    """The clear word. `doubts` are what `unlike` found."""
+    real = [each.metric for each in differences if each.verdict in ("higher", "lower")]
+    if real and doubts:
+        return f"The figures differ in {', '.join(real)}, but what is marked with ! may be why."
+    if real:
+        return f"The results differ in {', '.join(real)}."
+    if all(each.verdict == "unknown" for each in differences):
+        return "Nothing can be told: too little was measured."
+    return "The difference is noise: the two results cannot be told apart."

@@ -1,0 +1,115 @@
+"""REST as a target: what a scenario asks, as requests, and what the answers mean."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from benchmarks.account import GARBAGE, Answer
+from benchmarks.address import Address
+from benchmarks.client import Client, Failed, Response
+from benchmarks.scenario import HOSTILE_TENANT, Ask, Scenario
+from benchmarks.schedule import Request
+from engine.errors import Code
+from sandbox.outcome import Outcome
+
+# The script's own failure has one name on every target, as in the list of outcomes.
+_SAME = {Code.AGENT_ERROR.value: Outcome.SCRIPT_ERROR.value, Code.TOOL_ERROR.value: Outcome.SCRIPT_ERROR.value}
+_KNOWN = frozenset(code.value for code in Code) | {outcome.value for outcome in Outcome}
+
+
+def outcome_of_code(code: Any, otherwise: str) -> str:
+    """The outcome that an error code stands for. One that is not ours is not taken over: a server could send endless
+    many."""
+    return _SAME.get(code, code) if isinstance(code, str) and code in _KNOWN else otherwise
+
+
+class HttpTarget:
+    """A server over REST. `keys` are the API keys by tenant; without one for a tenant, none is sent."""
+
+    def __init__(self, address: Address, keys: Mapping[str, str] | None = None) -> None:
+        self._client = Client(address)
+        self._keys = {name: [("authorization", f"Bearer {key}")] for name, key in (keys or {}).items()}
+        self._bodies: dict[int, tuple[str, str, bytes | None]] = {}
+
+    async def send(self, request: Request) -> Answer:
+        """Ask, and tell how it ended."""
+        method, path, body = self._message(request)
+        try:
+            response = await self._client.request(method, path, body, self._keys.get(request.tenant, ()))
+        except Failed as failed:
+            return Answer(outcome=failed.outcome)
+        return Answer(outcome=outcome_of(response, request.ask))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _message(self, request: Request) -> tuple[str, str, bytes | None]:
+        ask = request.ask
+        if (message := self._bodies.get(id(ask))) is None:
+            message = message_of(ask, request.number)
+            if not ask.varies:
+                self._bodies[id(ask)] = message
+        return message
+
+
+def message_of(ask: Ask, number: int) -> tuple[str, str, bytes | None]:
+    """Method, path and body of a request."""
+    match ask.kind:
+        case "front_end":
+            return "GET", "/health", None
+        case "get":
+            return "GET", ask.what, None
+        case "agent":
+            path = f"/agents/{quote(ask.what, safe='')}/prompt"
+        case "tool":
+            path = f"/tools/{quote(ask.what, safe='')}"
+    return "POST", path, json.dumps(ask.numbered(number)).encode()
+
+
+def outcome_of(response: Response, ask: Ask) -> str:
+    """`ok`, the code of the error, `http_STATUS` for an answer that is not the engine's, or garbage."""
+    try:
+        value = orjson.loads(response.body) if response.body else None
+    except orjson.JSONDecodeError:
+        value = None
+        if 200 <= response.status < 300 and ask.kind != "get":
+            return GARBAGE
+    if 200 <= response.status < 300:
+        return Outcome.OK.value if isinstance(value, dict) or ask.kind == "get" else GARBAGE
+    error = value.get("error") if isinstance(value, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    return outcome_of_code(code, f"http_{response.status}")
+
+
+class Unfit(Exception):
+    """The server cannot answer what the scenario asks. One line, for the user."""
+
+
+def fitted(asks: Sequence[Ask], agents: Sequence[str], tools: Sequence[str], scenario: Scenario) -> list[Ask]:
+    """What to ask of a server that has these: the scenario's requests, or what stands in for those it does not have.
+
+    Raises Unfit when something is missing and nothing stands in for it.
+    """
+    found = []
+    for ask in asks:
+        known = {"agent": agents, "tool": tools}.get(ask.kind)
+        if known is None or ask.what in known:
+            found.append(ask)
+        elif ask.otherwise is not None:
+            found += fitted([ask.otherwise], agents, tools, scenario)
+        else:
+            given = "hostile" if ask.tenant == HOSTILE_TENANT else scenario.given
+            how = "" if scenario.own else f"; `engine bench scenarios {given}` prints what to add to its configuration"
+            raise Unfit(f"the server has no {ask.kind} {ask.what!r}, which the scenario asks for{how}")
+    return found
+
+
+def names_in(value: Any, key: str) -> list[str] | None:
+    """The names in a list such as `{"agents": [{"name": ...}]}`; None when it is not one."""
+    listed = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(listed, list):
+        return None
+    return [each["name"] for each in listed if isinstance(each, dict) and isinstance(each.get("name"), str)]

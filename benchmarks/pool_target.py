@@ -1,0 +1,107 @@
+"""A pool of workers as a target, without any server: the scenario's scripts in an engine of the tester's own process.
+
+Every layer and limit is in effect, as configured. A run's result tells what it cost, so its times can be told apart.
+"""
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from agents.agent import Call
+from agents.failure import RunFailed
+from agents.service import Service, open_service
+from benchmarks import documents
+from benchmarks.account import Answer
+from benchmarks.http_target import Unfit, outcome_of_code
+from benchmarks.scenario import Ask, Scenario
+from benchmarks.schedule import Request
+from engine.config import LoadedConfig, parse_config
+from engine.errors import Problem
+from engine.run import CallRecord, RunResult
+from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.sqlite import open_store
+
+
+class PoolTarget:
+    """A service that is asked without HTTP."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._tenants = {DEFAULT_TENANT.id: DEFAULT_TENANT}
+
+    async def send(self, request: Request) -> Answer:
+        """Ask, and tell how it ended and what it cost."""
+        ask = request.ask
+        calls: list[CallRecord] = []
+        call = Call(self._tenant(request.tenant), on_call=calls.append)
+        result: RunResult | None = None
+        try:
+            if ask.kind == "agent":
+                result = (await self._service.resolve(ask.what, ask.numbered(request.number), call)).run
+            else:
+                result = (await self._service.call_tool(ask.what, ask.numbered(request.number), call)).run
+            outcome = "ok"
+        except RunFailed as failed:
+            result, outcome = failed.result, failed.result.outcome.value
+        except Problem as problem:
+            outcome = outcome_of_code(problem.code.value, problem.code.value)
+        if result is None:
+            return Answer(outcome=outcome)
+        usage = result.usage
+        return Answer(
+            outcome=outcome,
+            queue_s=usage.queue_s,
+            run_s=usage.wall_s,
+            host_calls_s=sum(each.wall_s for each in calls),
+            cpu_s=usage.cpu_s,
+            memory_bytes=usage.peak_memory_bytes,
+        )
+
+    def _tenant(self, name: str) -> Tenant:
+        if (tenant := self._tenants.get(name)) is None:
+            tenant = self._tenants[name] = Tenant(name)
+        return tenant
+
+
+@asynccontextmanager
+async def open_pool_service(scenario: Scenario, own: LoadedConfig) -> AsyncIterator[Service]:
+    """A service for the scenario: `[sandbox]`, `[limits]` and `[retrieval]` of the user's configuration with the
+    scenario's scripts and documents; or with `own = true` the user's configuration as it is.
+
+    Raises ConfigError, StoreError, SandboxUnavailable and Unfit (a script of the scenario does not load).
+    """
+    with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
+        loaded = own if scenario.own else scenario_config(scenario, own, Path(folder))
+        if not scenario.own:
+            async with open_store(loaded.config.db.path, create=True, configured={}) as store:
+                for batch in documents.batches():
+                    await store.apply(batch)
+        async with open_service(loaded) as service:
+            check(scenario.asks, service)
+            yield service
+
+
+def scenario_config(scenario: Scenario, own: LoadedConfig, folder: Path) -> LoadedConfig:
+    """The configuration of a pool that runs the scenario's scripts, with a store in `folder`. Raises ConfigError."""
+    config, warnings = parse_config(
+        scenario.server_config(everyone=True), environ={}, cwd=folder, shown_as=f"the scenario {scenario.name!r}"
+    )
+    taken = {"sandbox": own.config.sandbox, "limits": own.config.limits, "retrieval": own.config.retrieval}
+    return LoadedConfig(config.model_copy(update=taken), None, folder, warnings)
+
+
+def check(asks: Sequence[Ask], service: Service) -> None:
+    """Whether the service can answer all of these. Raises Unfit."""
+    if service.failures:
+        failure = service.failures[0]
+        raise Unfit(f"{failure.kind} {failure.name} did not load: {failure.message}")
+    known = {
+        "agent": [info.name for info in service.list_agents(DEFAULT_TENANT)],
+        "tool": [info.name for info in service.list_tools(DEFAULT_TENANT)],
+    }
+    for ask in asks:
+        if ask.kind not in known:
+            raise Unfit(f"{ask} is asked of a server: use `engine bench http`")
+        if ask.what not in known[ask.kind]:
+            raise Unfit(f"there is no {ask.kind} {ask.what!r}, which the scenario asks")

@@ -1,0 +1,147 @@
+"""The result of one load as JSON: every figure, and everything that is needed to make it again.
+
+The shape is CONTRACT section 7's, with more keys beside. Times are in milliseconds where a key ends in `_ms`, else in
+seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.account import OwnFigures, Recorder, doubts
+from benchmarks.schedule import Load
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked of whom, as the result tells it. `requests` are told in words."""
+
+    target: str
+    scenario: str
+    about: str
+    requests: tuple[str, ...]
+    load: Load
+    model: str
+    url: str | None = None
+    era: str | None = None
+    tenants: int = 1
+    hostile_percent: float = 0.0
+    processes: int = 1
+    notes: tuple[str, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the figures depend on: the machine with versions and commit, and what is known of the target."""
+
+    machine: Mapping[str, Any]
+    config: Mapping[str, Any] | None = None
+    layers: Sequence[str] | None = None
+    server: Mapping[str, Any] | None = None
+    memory: Mapping[str, Any] = field(default_factory=dict)
+
+
+def result_of(
+    asked: Asked, account: Recorder, tester: OwnFigures, around: Surroundings, *, elapsed_s: float, interrupted: bool
+) -> dict[str, Any]:
+    """The result. `elapsed_s` is how much of the measured time there was: less than asked after an interrupt."""
+    invalid = doubts(account, tester)
+    load = asked.load
+    return {
+        "schema": SCHEMA,
+        "target": asked.target,
+        "url": asked.url,
+        "era": asked.era,
+        "scenario": asked.scenario,
+        "about": asked.about,
+        "requests": list(asked.requests),
+        "load": load_as_json(asked),
+        "latency": account.latencies.summary(),
+        "rate": round(account.answered_in_time / elapsed_s, 3) if elapsed_s > 0 else 0.0,
+        "outcomes": dict(sorted(account.outcomes.items(), key=lambda item: (-item[1], item[0]))),
+        "measured": account.measured,
+        "expected": account.expected,
+        "errors": account.failed,
+        "errors_share": round(account.failed_share, 6),
+        "late": account.late,
+        "dropped": account.dropped,
+        "unfinished": account.unfinished,
+        "valid": not invalid,
+        "invalid_because": invalid,
+        "interrupted": interrupted,
+        "elapsed_s": round(elapsed_s, 3),
+        "warm_up": {"seconds": load.warm_up_s, "requests": account.warm_up},
+        "parts": {name: each.summary() for name, each in account.parts.items() if each.count} or None,
+        "memory": {**around.memory, **({"run_peak_bytes": m} if (m := account.run_memory_bytes) else {})} or None,
+        "by": {
+            kind: {
+                name: {"count": each.count, **each.summary()}
+                for name, each in sorted(found.items(), key=lambda item: (-item[1].count, item[0]))
+            }
+            for kind, found in account.by.items()
+        },
+        "tester": {
+            "lag": account.lag.summary() if asked.model == "open" else None,
+            "cpu_shares": [round(share, 3) for share in tester.cpu_shares],
+            "shares_its_process_with_the_target": not tester.alone,
+            "most_in_flight": account.most_in_flight,
+        },
+        "series": _series(account),
+        "histogram": {"unit": "us", "count": account.latencies.count, **account.latencies.wire()},
+        "curve": _curve(account),
+        "notes": list(asked.notes),
+        "machine": dict(around.machine),
+        "config": around.config,
+        "layers": None if around.layers is None else list(around.layers),
+        "server": around.server,
+        "command": asked.command,
+    }
+
+
+def load_as_json(asked: Asked) -> dict[str, Any]:
+    """The load, with what one needs to ask for it again."""
+    load = asdict(asked.load)
+    return {
+        "model": asked.model,
+        **load,
+        "tenants": asked.tenants,
+        "hostile_percent": asked.hostile_percent,
+        "processes": asked.processes,
+    }
+
+
+def _series(account: Recorder) -> dict[str, Any]:
+    interval_s = account.load.duration_s / len(account.blocks)
+    return {
+        "interval_s": interval_s,
+        "blocks": [
+            {
+                "at_s": round(number * interval_s, 3),
+                "rate": round(block.ended / interval_s, 3),
+                "asked": block.latencies.count + block.dropped,
+                "errors": block.errors + block.dropped,
+                "p50_ms": block.latencies.percentiles_ms([50.0]).get(50.0),
+                "p99_ms": block.latencies.percentiles_ms([99.0]).get(99.0),
+                "latencies": block.latencies.wire(),
+            }
+            for number, block in enumerate(account.blocks)
+        ],
+    }
+
+
+# Where a latency curve has its points: ever closer to 100 %, as the tail is what matters.
+_CURVE = (
+    0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0, 92.5, 95.0, 97.5, 98.0, 99.0, 99.5, 99.75,
+    99.9, 99.95, 99.975, 99.99, 99.995, 99.999, 99.9999, 100.0,
+)  # fmt: skip
+
+
+def _curve(account: Recorder) -> list[list[float]]:
+    """Percentile and latency in milliseconds; only percentiles that as many requests can tell."""
+    count = account.measured
+    told = [each for each in _CURVE if each in (0.0, 100.0) or (100 - each) / 100 * count >= 1]
+    found = account.latencies.percentiles_ms(told)
+    return [[percent, found[percent]] for percent in told if percent in found]

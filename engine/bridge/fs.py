@@ -1,0 +1,379 @@
+"""`fs.read`, `fs.list`: the files of the script's own folder, read-only.
+
+Paths are never resolved by name: the folder is walked component by component, each opened below the descriptor of the
+one before and none through a symbolic link. So whatever is renamed or replaced meanwhile, nothing outside is reached.
+(A hard link, or a mount below the folder, is inside: whoever made it could have put the file there.)
+"""
+
+import errno
+import fnmatch
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+import trio
+
+from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.run import RunRequest
+
+READ, LIST = "fs.read", "fs.list"
+GRANTS = frozenset({READ, LIST})
+
+# Entries that a folder may have to be listed: looking at one takes some microseconds, and all of them go to the script.
+MAX_ENTRIES = 10_000
+# What a path may have, in bytes. Every entry of a listing repeats the path of its folder; Linux's PATH_MAX is 4,096.
+MAX_PATH_BYTES = 1_024
+# NAME_MAX of every common filesystem.
+MAX_NAME_BYTES = 255
+MAX_GLOB_CHARACTERS = 255
+# How many patterns the braces of one glob may stand for: each is compiled, in up to 1 ms for the longest (measured).
+MAX_GLOB_ALTERNATIVES = 16
+# Calls of one tenant under way, which is also how many threads a filesystem that hangs can take from it.
+AT_ONCE = 4
+
+# The folder itself is the operator's: its own path may go through links.
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER = _ROOT | os.O_NOFOLLOW
+# NONBLOCK: a FIFO that was put in a file's place would keep us waiting for its writer. It changes nothing for a file.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_READ_BYTES = 256 * 1024
+
+T = TypeVar("T")
+Parts = tuple[bytes, ...]
+
+
+class ReadArguments(msgspec.Struct):
+    path: Any  # text or bytes: a file's name need not be UTF-8, and msgspec has no such union
+
+
+class ListArguments(msgspec.Struct):
+    path: Any = None
+    glob: str | None = None
+
+
+def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
+    """The family: what it reads is `authority.folder` of the run that calls, but for the engine's own `private` files.
+
+    An operator may well keep scripts beside the configuration and the stores, which hold more than a script may see.
+    """
+    kept_private = tuple(private)
+    # Invariant: an entry for every tenant with a thread under way, also one that was abandoned by a cancelled call: it
+    # keeps its limiter, so a tenant has AT_ONCE threads at the very most, and takes none that others need.
+    limiters: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
+
+    async def in_thread(request: RunRequest, work: Callable[[], T]) -> T:
+        tenant = request.tenant.id
+        limiter = limiters.get(tenant)
+        if limiter is None:
+            limiter = limiters[tenant] = trio.CapacityLimiter(AT_ONCE)
+        # Abandoned when cancelled: nothing is written, and who opens a descriptor in there closes it in there.
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+    async def read(context: HostContext, arguments: ReadArguments) -> bytes:
+        folder, parts = _where(context.request, arguments.path)
+        if not parts:
+            raise CallRefused(f"path: {_shown(parts)} is the script's own folder, not a file in it")
+        limits = context.request.limits
+        set_by = f"fs_bytes, set by the {limits.sources['fs_bytes']}"
+        return await in_thread(
+            context.request,
+            partial(read_file, folder, parts, limits.values.fs_bytes, set_by=set_by, private=kept_private),
+        )
+
+    async def list_(context: HostContext, arguments: ListArguments) -> list[dict[str, Any]]:
+        given = "" if arguments.path is None else arguments.path
+        # A slash at the end says "a folder", which is what is meant here.
+        folder, parts = _where(context.request, _without_last_slash(given))
+        try:
+            patterns = parse_glob(arguments.glob) if arguments.glob is not None else None
+        except ValueError as error:
+            raise CallRefused(f"glob: {error}") from None
+        return await in_thread(context.request, partial(list_folder, folder, parts, patterns))
+
+    return (
+        HostFunction(READ, ReadArguments, read, at_once=AT_ONCE),
+        HostFunction(LIST, ListArguments, list_, at_once=AT_ONCE),
+    )
+
+
+def _where(request: RunRequest, path: object) -> tuple[Path, Parts]:
+    try:
+        parts = parse_path(path)
+    except ValueError as error:
+        raise CallRefused(f"path: {error}") from None
+    folder = request.authority.folder
+    if folder is None:
+        raise CallRefused(f"{request.name!r} has no folder of its own: it was not loaded from a file")
+    return folder, parts
+
+
+def _without_last_slash(path: object) -> object:
+    if isinstance(path, str) and path != "/":
+        return path.removesuffix("/")
+    if isinstance(path, bytes) and path != b"/":
+        return path.removesuffix(b"/")
+    return path
+
+
+def parse_path(path: object) -> Parts:
+    """The names that lead from the script's folder to what is meant; none of them is `.`, `..` or empty.
+
+    `path` is text or, where it is not UTF-8, bytes. The folder itself ("" and ".") has no names. Raises ValueError.
+    """
+    if not isinstance(path, str | bytes):
+        raise ValueError(f"expected string, got {_LUA_TYPES.get(type(path), 'table')}")
+    try:
+        raw = path.encode() if isinstance(path, str) else path
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair is no text") from None
+    if not raw:
+        return ()
+    if len(raw) > MAX_PATH_BYTES:
+        raise ValueError(f"is {len(raw)} bytes long; the limit is {MAX_PATH_BYTES}")
+    shown = _shown((raw,))
+    if b"\0" in raw:
+        raise ValueError(f"{shown} holds a zero byte")
+    if b"\\" in raw:
+        raise ValueError(f"{shown} holds a backslash; the separator is '/'")
+    if raw.startswith(b"/"):
+        raise ValueError(f"{shown} is absolute; paths are relative to the script's own folder")
+    if raw.endswith(b"/"):
+        raise ValueError(f"{shown} ends with '/', and so is no file")
+    names = raw.split(b"/")
+    if b"" in names:
+        raise ValueError(f"{shown} holds '//': a name is missing")
+    if b".." in names:
+        raise ValueError(f"{shown} holds '..'; paths stay below the script's own folder")
+    if any(len(name) > MAX_NAME_BYTES for name in names):
+        raise ValueError(f"{shown} holds a name of more than {MAX_NAME_BYTES} bytes")
+    return tuple(name for name in names if name != b".")
+
+
+_LUA_TYPES = {int: "number", float: "number", bool: "boolean", type(None): "nil"}
+
+
+def parse_glob(glob: str) -> tuple[str, ...]:
+    """The patterns of fnmatch that a glob for names stands for; one of them has to match. Raises ValueError.
+
+    `*` is any characters, `?` one, `[a-z]` one of a set, `[!a-z]` one that is not, `{a,b}` either; case counts. A
+    leading `**/` is as good as nothing: one level is listed. (context-harness matches names with the Rust crate
+    globset; these are its rules but for escapes.)
+    """
+    if len(glob) > MAX_GLOB_CHARACTERS:
+        raise ValueError(f"is {len(glob)} characters long; the limit is {MAX_GLOB_CHARACTERS}")
+    pattern = glob
+    while pattern.startswith("**/"):
+        pattern = pattern[3:]
+    if "/" in pattern:
+        raise ValueError(f"{glob!r} holds '/'; it is matched against names, one level at a time")
+    if "\\" in pattern or "\0" in pattern:
+        raise ValueError(f"{glob!r} holds a backslash or a zero byte; a literal '*' is '[*]'")
+    return tuple(_alternatives(pattern, glob))
+
+
+# A set, whose first character may be a bracket; or one of the characters that make and separate alternatives.
+_TOKEN = re.compile(r"\[[!^]?\]?[^\]]*\]|[\[{},]|[^\[{},]+")
+
+
+def _alternatives(pattern: str, glob: str) -> list[str]:
+    """The patterns without braces that a pattern with braces stands for."""
+    # One level for every open brace: what comes before this alternative, and the alternatives that are complete.
+    open_: list[tuple[list[str], list[str]]] = []
+    current = [""]
+    for token in _TOKEN.findall(pattern):
+        if token == "{":
+            open_.append((current, []))
+            current = [""]
+        elif token in (",", "}") and open_:
+            before, complete = open_[-1]
+            complete += current
+            current = [""]
+            if token == "}":
+                open_.pop()
+                current = [first + then for first in before for then in complete]
+        elif token in ("[", "}", "[]", "[!]", "[^]"):  # a bracket that comes first in a set is one of the set
+            token = token[0]
+            raise ValueError(f"{glob!r} has a {token!r} without its counterpart; a literal one is '[{token}]'")
+        else:
+            if token.startswith("[^"):  # the same to globset; fnmatch knows the other
+                token = "[!" + token[2:]
+            current = [first + token for first in current]
+        if len(current) + sum(len(complete) for _, complete in open_) > MAX_GLOB_ALTERNATIVES:
+            raise ValueError(f"{glob!r} stands for more than {MAX_GLOB_ALTERNATIVES} patterns")
+    if open_:
+        raise ValueError(f"{glob!r} has a '{{' without its counterpart; a literal one is '[{{]'")
+    return current
+
+
+def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Iterable[Path] = ()) -> bytes:
+    """What is in a regular file of at most `bound` bytes that is none of `private`. Reads one byte beyond at most.
+
+    `parts` are names from `root`, at least one. `set_by` tells an error's reader where the bound is from. Blocks; to
+    be called in a thread. Raises CallRefused; OSError where the fault is the host's.
+    """
+    *folders, name = parts
+    with _opened_folder(root, tuple(folders)) as folder:
+        with _refusals(parts):
+            # Looked at before it is opened: opening a device may already do something.
+            _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), parts)
+            descriptor = os.open(name, _FILE, dir_fd=folder)
+        try:
+            info = os.fstat(descriptor)
+            _require_file(info, parts)  # and again: the name may be another file's by now
+            if any(_is_same(path, info) for path in private):
+                raise CallRefused(f"{_shown(parts)} is a file of the engine's own, which no script may read")
+            if info.st_size > bound:
+                raise _too_large(parts, f"{info.st_size}", bound, set_by)
+            chunks, left = [], bound + 1
+            while left > 0 and (chunk := os.read(descriptor, min(left, _READ_BYTES))):
+                chunks.append(chunk)
+                left -= len(chunk)
+            if left == 0:  # it grew while it was read, or is one of those that do not tell their size
+                raise _too_large(parts, f"more than {bound}", bound, set_by)
+            return b"".join(chunks)
+        finally:
+            os.close(descriptor)
+
+
+def _is_same(path: Path, info: os.stat_result) -> bool:
+    """Whether the file at this path is the one described: by number, as a file may have several names."""
+    try:
+        return os.path.samestat(path.stat(), info)
+    except OSError:
+        return False
+
+
+def list_folder(root: Path, parts: Parts, patterns: tuple[str, ...] | None) -> list[dict[str, Any]]:
+    """The entries of a folder whose names match one of the patterns of `parse_glob`, sorted by their names' bytes.
+
+    Each is `{name, path, type, size, modified}`: `path` from `root`, `type` is file, directory, symlink or other,
+    `size` in bytes (0 but for files), `modified` in whole Unix seconds. Blocks; to be called in a thread. Raises
+    CallRefused; OSError where the fault is the host's.
+    """
+    # Matching is bounded: what `translate` makes of a `*` keeps the first place that fits, and never tries another.
+    matchers = None if patterns is None else [re.compile(fnmatch.translate(pattern)) for pattern in patterns]
+    found: list[tuple[bytes, dict[str, Any]]] = []
+    with _opened_folder(root, parts) as folder, _refusals(parts), os.scandir(folder) as listing:
+        for count, entry in enumerate(listing):
+            if count >= MAX_ENTRIES:
+                raise CallRefused(f"{_shown(parts)} has more than {MAX_ENTRIES} entries, too many to list")
+            if matchers is not None and not any(matcher.match(entry.name) for matcher in matchers):
+                continue
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            name = os.fsencode(entry.name)
+            found.append((name, _entry(name, parts, info)))
+    return [shown for _, shown in sorted(found, key=lambda item: item[0])]
+
+
+def _entry(name: bytes, folder: Parts, info: os.stat_result) -> dict[str, Any]:
+    kind = _kind(info)
+    return {
+        "name": _text(name),
+        "path": _text(b"/".join((*folder, name))),
+        "type": kind,
+        # Of a link, the length of its target, which is nobody's business; of a folder, a matter of the filesystem.
+        "size": info.st_size if kind == "file" else 0,
+        "modified": info.st_mtime_ns // 1_000_000_000,
+    }
+
+
+def _kind(info: os.stat_result) -> str:
+    if stat.S_ISREG(info.st_mode):
+        return "file"
+    if stat.S_ISDIR(info.st_mode):
+        return "directory"
+    return "symlink" if stat.S_ISLNK(info.st_mode) else "other"
+
+
+@contextmanager
+def _opened_folder(root: Path, parts: Parts) -> Iterator[int]:
+    """A descriptor of the folder that these names lead to, for the time of the block. Raises CallRefused."""
+    try:
+        current = os.open(root, _ROOT)
+    except OSError as error:
+        if error.errno not in _SCRIPTS_FAULT:
+            raise
+        raise CallRefused(f"the script's own folder cannot be opened ({_SCRIPTS_FAULT[error.errno]})") from None
+    try:
+        for depth, name in enumerate(parts, start=1):
+            with _refusals(parts[:depth], folder=current):
+                below = os.open(name, _FOLDER, dir_fd=current)
+            os.close(current)
+            current = below
+        yield current
+    finally:
+        os.close(current)
+
+
+# What may be so because of what the script asked for, or of what lies in its folder. Any other error is the host's (a
+# disk, no descriptors left): it is logged as ours.
+_SCRIPTS_FAULT = {
+    errno.ENOENT: "no such file or directory",
+    errno.ENOTDIR: "not a directory",
+    errno.ELOOP: "a symbolic link, and links are not followed",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENAMETOOLONG: "a name is too long",
+    errno.ENXIO: "not a regular file",  # a socket, or a device without a driver, in a file's place
+}
+
+
+@contextmanager
+def _refusals(parts: Parts, *, folder: int | None = None) -> Iterator[None]:
+    """Say what stands in the way at these names. With `folder`, the last of them was to be a folder in it."""
+    try:
+        yield
+    except OSError as error:
+        why = _SCRIPTS_FAULT.get(error.errno or 0)
+        if why is None:
+            raise
+        if error.errno == errno.ENOTDIR and folder is not None and _is_link(folder, parts[-1]):
+            why = _SCRIPTS_FAULT[errno.ELOOP]
+        raise CallRefused(f"{_shown(parts)}: {why}") from None
+
+
+def _is_link(folder: int, name: bytes) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:  # gone again; only the wording of an error hangs on it
+        return False
+
+
+_NOT_A_FILE = {
+    "directory": "a directory, which fs.list lists",
+    "symlink": _SCRIPTS_FAULT[errno.ELOOP],
+    "other": "not a regular file",
+}
+
+
+def _require_file(info: os.stat_result, parts: Parts) -> None:
+    kind = _kind(info)
+    if kind != "file":
+        raise CallRefused(f"{_shown(parts)}: {_NOT_A_FILE[kind]}")
+
+
+def _too_large(parts: Parts, size: str, bound: int, set_by: str) -> CallRefused:
+    return CallRefused(f"{_shown(parts)} has {size} bytes; the limit is {bound} ({set_by})")
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _shown(parts: Parts) -> str:
+    """A path in an error: quoted, in part when it is long, with what is no text spelled out."""
+    text = b"/".join(parts).decode(errors="surrogateescape") or "."
+    return repr(text if len(text) <= 128 else f"{text[:127]}…").replace("\\udc", "\\x")

@@ -1,0 +1,374 @@
+"""`http.get`, `http.post`, `http.put`, `http.patch`, `http.delete`: requests to the hosts that `allow_hosts` lists.
+
+Here is what a request is and which hop comes next; the rules are in `engine/egress.py`, the connections in
+`engine/outbound.py`. Every hop leaves one line in the log `engine.egress`.
+"""
+
+import codecs
+import math
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import orjson
+import structlog
+import trio
+
+from engine import egress
+from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.egress import Scalar, Target
+
+if TYPE_CHECKING:  # 40 ms that a service without http calls does not spend: `_Connections.outbound`
+    import httpcore2
+
+    from engine.outbound import Answer, Lookup, Outbound, Request, Trace
+
+log = structlog.get_logger("engine.egress")
+
+METHODS = {f"http.{method}": method.upper() for method in ("get", "post", "put", "patch", "delete")}
+GRANTS = frozenset(METHODS)
+# Calls that one tenant may have under way; also bounds its connections.
+AT_ONCE = 16
+# As in ctx.
+DEFAULT_TIMEOUT_S = 30.0
+MAX_REDIRECTS = 10
+MAX_REQUEST_HEADERS = 64
+MAX_REQUEST_HEADER_BYTES = 16 * 1024
+# A megabyte of `[],[],` is a hundred megabytes of lists. More values than this a script has to decode by itself, in
+# its own memory (about 80 ms and 50 MB of ours at the bound).
+MAX_JSON_VALUES = 1_000_000
+
+# RFC 9110 section 5.1 and 5.5. Control characters would end the header.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# What belongs to the connection and not to the script (RFC 9110 section 7.6.1): with these, one request could be made
+# to look like two, or like one for another host.
+_OURS = frozenset(
+    {
+        "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate",
+        "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+# What goes along when a redirect leads to another origin. A list of what is harmless, not of what is secret: tokens
+# travel in headers of any name (Private-Token, X-Api-Key, apikey).
+_HARMLESS = frozenset(
+    {
+        "accept", "accept-charset", "accept-encoding", "accept-language", "content-encoding", "content-language",
+        "content-type", "user-agent",
+    }
+)  # fmt: skip
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_JSON_TYPE = re.compile(r"(application|text)/json|[^/]+/[^/]+\+json")
+
+
+class HttpArguments(msgspec.Struct):
+    """`url` is absolute; `params` go into its query; `body` is text, bytes or, sent as JSON, a table; `timeout` is the
+    time for the whole call in seconds, redirects included."""
+
+    url: str
+    headers: dict[str, str | int | float] | None = None
+    params: dict[str, str | int | float | bool] | None = None
+    body: Any = None
+    timeout: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """The family, with its connections open."""
+
+    functions: tuple[HostFunction, ...]
+
+
+@asynccontextmanager
+async def open_http(
+    *,
+    lookup: "Lookup | None" = None,
+    network: "httpcore2.AsyncNetworkBackend | None" = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Http]:
+    """The `http` host calls. Connections of a tenant are kept between calls for some seconds, and closed at the end.
+
+    `lookup` finds the addresses of a name (it may block: it runs in a thread), `network` connects to one of them, `tls`
+    is what certificates are checked against; by default all three are the system's.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            connections = _Connections(nursery, lookup, network, tls)
+            try:
+                yield Http(
+                    tuple(
+                        HostFunction(name, HttpArguments, partial(_call, connections, method), AT_ONCE)
+                        for name, method in METHODS.items()
+                    )
+                )
+            finally:
+                nursery.cancel_scope.cancel()
+                await connections.aclose()
+    except BaseExceptionGroup as group:
+        # The nursery wraps what the block raised; its own task raises nothing.
+        if len(group.exceptions) != 1:
+            raise
+        raise group.exceptions[0] from group.exceptions[0].__cause__
+
+
+class _Connections:
+    """Makes the connections, and imports what speaks HTTP, when the first call comes."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        lookup: "Lookup | None",
+        network: "httpcore2.AsyncNetworkBackend | None",
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._nursery = nursery
+        self._how = (lookup, network, tls)
+        self._outbound: Outbound | None = None
+
+    def outbound(self) -> "Outbound":
+        if self._outbound is None:
+            from engine.outbound import Outbound
+
+            self._outbound = Outbound(*self._how)
+            self._nursery.start_soon(self._outbound.expire)
+        return self._outbound
+
+    async def aclose(self) -> None:
+        if self._outbound is not None:
+            await self._outbound.aclose()
+
+
+async def _call(connections: _Connections, method: str, context: HostContext, arguments: HttpArguments) -> Any:
+    outbound = connections.outbound()
+    request = _request(method, arguments, context.request.limits.values.http_bytes)
+    seconds = _seconds(arguments.timeout, context.left()["timeout_s"])
+    with trio.move_on_after(seconds):
+        return await _follow(outbound, context, request)
+    raise CallRefused(f"no complete answer from {request.target.host} within {seconds:g} s (timeout)")
+
+
+def _seconds(asked: float | None, left: float) -> float:
+    """The time of the whole call: what is asked for, but no more than the run has left."""
+    if asked is not None and not (math.isfinite(asked) and asked > 0):
+        raise CallRefused(f"timeout must be a number of seconds above 0, got {asked:g}")
+    return max(0.0, min(DEFAULT_TIMEOUT_S if asked is None else float(asked), left))
+
+
+async def _follow(outbound: "Outbound", context: HostContext, request: "Request") -> dict[str, Any]:
+    """The answer to a request, after at most `MAX_REDIRECTS` hops of which each is decided upon by itself."""
+    for hop in range(MAX_REDIRECTS + 1):
+        found = await _hop(outbound, context, request, redirected=hop > 0)
+        if isinstance(found, dict):
+            return found
+        request = found
+    raise CallRefused(f"more than {MAX_REDIRECTS} redirects")
+
+
+async def _hop(
+    outbound: "Outbound", context: HostContext, request: "Request", *, redirected: bool
+) -> "dict[str, Any] | Request":
+    """One request to one host: the answer for the script, or the request that it leads to."""
+    from engine.outbound import ExchangeFailed, NotPermitted, Trace
+
+    run, target = context.request, request.target
+    rules, limits = run.authority.hosts, run.limits.values
+    record = _Record(context, request, Trace())
+    with record:
+        if (refused := egress.refusal(rules, target)) is not None:
+            record.decision = "refused: not in allow_hosts"
+            raise CallRefused(_refused_redirect(target, refused) if redirected else refused)
+        try:
+            async with outbound.exchange(
+                run.tenant.id, request, lambda address: egress.may_connect(rules, address, target.port), record.trace
+            ) as answer:
+                following = _redirect(request, answer)
+                if following is None:
+                    body = await answer.read(limits.http_bytes, "limits.http_bytes")
+                    return _shown(answer, body, target.url, limits.value_depth)
+                await answer.discard()
+                return following
+        except NotPermitted as refusal:
+            record.decision = "refused: not a public address"
+            raise CallRefused(str(refusal)) from None
+        except ExchangeFailed as failed:
+            raise CallRefused(str(failed)) from None
+
+
+def _refused_redirect(target: Target, refused: str) -> str:
+    # The script did not name this host: an answer did, and what it says of a network is not the script's to learn.
+    if target.address is not None and not egress.is_public(target.address):
+        return "the answer redirects to an address that is not public, which only a rule that lists it reaches"
+    return f"the answer redirects, and {refused}"
+
+
+class _Record:
+    """One hop's line in the egress log. Neither path nor query, header nor body is in it: they may hold secrets."""
+
+    def __init__(self, context: HostContext, request: "Request", trace: "Trace") -> None:
+        self.decision = "allowed"
+        self.trace = trace
+        self._context = context
+        self._request = request
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        run, target, trace = self._context.request, self._request.target, self.trace
+        failed = None
+        if error is not None and self.decision == "allowed":
+            failed = str(error) if isinstance(error, CallRefused) else type(error).__name__
+        log.info(
+            "egress", tenant=run.tenant.id, script=run.name, run_id=self._context.run_id, method=self._request.method,
+            host=target.host, port=target.port, address=trace.address, decision=self.decision, status=trace.status,
+            bytes_in=trace.bytes_in, bytes_out=trace.bytes_out,
+            wall_ms=round((time.perf_counter() - self._started) * 1000, 1), failed=failed,
+        )  # fmt: skip
+
+
+# ---- requests ---------------------------------------------------------------------------------------------------
+
+
+def _request(method: str, arguments: HttpArguments, max_bytes: int) -> "Request":
+    from engine.outbound import Request
+
+    try:
+        target = egress.parse_url(arguments.url, arguments.params)
+    except ValueError as error:
+        raise CallRefused(f"url: {error}") from None
+    headers = _headers(arguments.headers or {})
+    body = _body(arguments.body)
+    if len(body) > max_bytes:
+        raise CallRefused(f"body: {len(body)} bytes; the limit is {max_bytes} (limits.http_bytes)")
+    if isinstance(arguments.body, dict | list):
+        headers.setdefault("content-type", "application/json")
+    return Request(method, target, _on_the_wire(method, target, headers, body), body)
+
+
+def _headers(given: Mapping[str, Scalar]) -> dict[str, str]:
+    """The script's headers by lower-case name. Raises CallRefused for what would not stay one header."""
+    headers: dict[str, str] = {}
+    if len(given) > MAX_REQUEST_HEADERS:
+        raise CallRefused(f"headers: {len(given)} of them; the limit is {MAX_REQUEST_HEADERS}")
+    for name, value in given.items():
+        lower, text = name.lower(), str(value).strip(" \t")
+        if not _HEADER_NAME.fullmatch(name):
+            raise CallRefused(f"headers: {name[:64]!r} is not the name of a header")
+        if lower in _OURS:
+            raise CallRefused(f"headers: {name} is set by the engine and not by scripts")
+        if lower in headers:
+            raise CallRefused(f"headers: {name} is given twice, in different spellings")
+        if _NOT_IN_VALUE.search(text):
+            raise CallRefused(f"headers: the value of {name} holds a line break or another control character")
+        headers[lower] = text
+    if sum(len(name) + len(value.encode()) for name, value in headers.items()) > MAX_REQUEST_HEADER_BYTES:
+        raise CallRefused(f"headers: together larger than {MAX_REQUEST_HEADER_BYTES} bytes")
+    return headers
+
+
+def _body(value: Any) -> bytes:
+    match value:
+        case None:
+            return b""
+        case str():
+            return value.encode()
+        case bytes():
+            return value
+        case dict() | list():
+            try:
+                return orjson.dumps(value)
+            except TypeError as error:  # orjson's texts say which: bytes, or too deep
+                why = "is nested too deep" if "ecursion" in str(error) else "holds a string that is not UTF-8"
+                raise CallRefused(f"body: the table cannot be sent as JSON: it {why}") from None
+    raise CallRefused(f"body: expected a string or a table, got {'boolean' if isinstance(value, bool) else 'number'}")
+
+
+def _on_the_wire(
+    method: str, target: Target, headers: Mapping[str, str], body: bytes
+) -> "tuple[tuple[bytes, bytes], ...]":
+    """The script's headers with ours."""
+    ours = {"host": target.authority, "accept": "*/*", "accept-encoding": "gzip, deflate", "user-agent": "engine"}
+    # RFC 9110 section 8.6: a method that expects a body says so even when there is none.
+    if body or method in ("POST", "PUT", "PATCH"):
+        ours["content-length"] = str(len(body))
+    return tuple((name.encode("ascii"), value.encode()) for name, value in {**ours, **headers}.items())
+
+
+def _redirect(request: "Request", answer: "Answer") -> "Request | None":
+    """The request that an answer redirects to, or None. Raises CallRefused for a place that is none."""
+    location = answer.headers.get("location")
+    if answer.status not in _REDIRECTS or location is None:
+        return None
+    try:
+        target = egress.redirected(request.target, location)
+    except ValueError as error:
+        raise CallRefused(f"the answer of {request.target.host} redirects, and {error}") from None
+    headers = {name.decode(): value.decode() for name, value in request.headers}
+    method, body = request.method, request.body
+    # What browsers do (https://fetch.spec.whatwg.org/#http-redirect-fetch): after these, the body stays behind.
+    if (answer.status in (301, 302) and method == "POST") or (answer.status == 303 and method != "GET"):
+        method, body = "GET", b""
+        headers = {name: value for name, value in headers.items() if not name.startswith("content-")}
+    if not _same_place(request.target, target):
+        headers = {name: value for name, value in headers.items() if name in _HARMLESS}
+    headers = {name: value for name, value in headers.items() if name not in _OURS}
+    return replace(
+        request, method=method, target=target, headers=_on_the_wire(method, target, headers, body), body=body
+    )
+
+
+def _same_place(start: Target, end: Target) -> bool:
+    """Whether what was said to the one may be said to the other: one origin, or its own upgrade from http to https."""
+    upgraded = (start.scheme, start.port, end.scheme, end.port) == ("http", 80, "https", 443)
+    return start.origin == end.origin or (upgraded and start.host == end.host)
+
+
+# ---- answers ----------------------------------------------------------------------------------------------------
+
+
+def _shown(answer: "Answer", body: bytes, url: str, max_depth: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "status": answer.status,
+        "ok": 200 <= answer.status < 300,
+        "headers": answer.headers,
+        "body": body,
+        "url": url,
+    }
+    value = _json(answer.headers.get("content-type", ""), body, max_depth)
+    return shown if value is None else {**shown, "json": value}
+
+
+def _json(content_type: str, body: bytes, max_depth: int) -> Any:
+    """The value of a body that is JSON by its content type, or that may be as it has none; None when it is not."""
+    essence = content_type.partition(";")[0].strip().lower()
+    if essence and not _JSON_TYPE.fullmatch(essence):
+        return None
+    text = body.removeprefix(codecs.BOM_UTF8)  # RFC 8259 section 8.1: may be ignored
+    opened = text.count(b"[") + text.count(b"{")
+    if opened + text.count(b",") > MAX_JSON_VALUES:
+        return None
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return None if opened > max_depth and _deeper_than(value, max_depth) else value
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested in more levels than this."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return bool(level)

@@ -1,0 +1,28 @@
+"""`sleep`: wait, at the cost of nothing but the run's wall time."""
+
+import msgspec
+import trio
+
+from engine.bridge import CallRefused, HostContext, HostFunction
+
+SLEEP = "sleep"
+GRANTS = frozenset({SLEEP})
+# A day. No run lasts that long, so that a larger figure is a mistake (milliseconds, a date) worth an error at once.
+MAX_SECONDS = 86_400
+
+
+class SleepArguments(msgspec.Struct):
+    seconds: int | float
+
+
+def functions() -> tuple[HostFunction, ...]:
+    """The family. Any number of sleeps may be under way: each holds a timer and nothing else."""
+
+    async def sleep(context: HostContext, arguments: SleepArguments) -> None:
+        # A sleep beyond what the run has left is not refused: it lasts until the deadline ends the run, as `timeout`.
+        seconds = arguments.seconds
+        if not 0 <= seconds <= MAX_SECONDS:  # NaN fails it too
+            raise CallRefused(f"seconds must be a number from 0 to {MAX_SECONDS}, got {seconds:g}")
+        await trio.sleep(seconds)
+
+    return (HostFunction(SLEEP, SleepArguments, sleep),)

@@ -1,0 +1,43 @@
+-- The `http` library: its arguments as one table, and the value of a basic Authorization header. The host does the rest.
+local x = ...
+local host_call, base64_encode = x.host_call, x.base64_encode
+local error, type, next, find = x.error, x.type, x.next, x.string.find
+
+local function arguments(name, url, options, body)
+    if options ~= nil and type(options) ~= "table" then
+        error(name .. ": the options must be a table, got " .. type(options), 3)
+    end
+    local given = { url = url, body = body }
+    for key, value in next, options or given do
+        if key == "headers" or key == "params" or key == "timeout" then given[key] = value end
+    end
+    return given
+end
+
+local function without_body(name)
+    return function(url, options)
+        local answer = host_call(name, arguments(name, url, options))
+        return answer
+    end
+end
+local function with_body(name)
+    return function(url, body, options)
+        local answer = host_call(name, arguments(name, url, options, body))
+        return answer
+    end
+end
+
+return {
+    get = without_body("http.get"),
+    delete = without_body("http.delete"),
+    post = with_body("http.post"),
+    put = with_body("http.put"),
+    patch = with_body("http.patch"),
+    basic_auth = function(user, password)
+        if type(user) ~= "string" or type(password) ~= "string" then
+            error("http.basic_auth: user and password must be strings", 2)
+        end
+        if find(user, ":", 1, true) then error("http.basic_auth: the user must not hold a colon (RFC 7617)", 2) end
+        return "Basic " .. base64_encode(user .. ":" .. password)
+    end,
+}

@@ -1,0 +1,164 @@
+"""MCP over Streamable HTTP at `/mcp`: the ASGI application, for 2026-07-28 and the handshake revisions before it."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import trio
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import check_accept_headers
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from starlette.requests import Request as StarletteRequest
+
+from engine.errors import Code, Problem
+from engine.tenant import DEFAULT_TENANT, Tenant
+from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of
+from server.body import check_content_type, parse_json
+from server.mcp import Handlers
+from server.mcp_listen import Listeners
+from server.problems import INVALID_REQUEST, PARSE_ERROR, Answer, problem_answer, rpc_answer
+
+if TYPE_CHECKING:
+    from agents.service import Service
+
+_VERSION = b"mcp-protocol-version"
+_HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+_KNOWN = _HANDSHAKE | {version.encode() for version in MODERN_PROTOCOL_VERSIONS}
+
+# Whose request is being served. The SDK asks for a tool's schema before there is a context to ask.
+_asking: ContextVar[Tenant] = ContextVar("_asking", default=DEFAULT_TENANT)
+
+
+class Mcp:
+    """The ASGI application of `/mcp`. `run` must be open while it is called."""
+
+    def __init__(
+        self,
+        service: "Service",
+        *,
+        max_body_bytes: int,
+        handlers: Callable[["Service", Listeners], Handlers] = Handlers,
+    ) -> None:
+        self._service = service
+        self.listeners = Listeners()
+        self.server: Server[Any] = handlers(service, self.listeners).server(self._input_schema)
+        # Host and Origin are the guard's business. Event streams, not plain JSON: only they carry progress.
+        self._manager = StreamableHTTPSessionManager(
+            self.server, stateless=True, json_response=False, max_request_body_size=max_body_bytes
+        )
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Open what requests need. An error in any of its tasks cancels the block and comes out of it."""
+        async with self._manager.run(), trio.open_nursery() as nursery:
+            with self._service.changes.heard_by(self.listeners.hear):
+                nursery.start_soon(self.listeners.watch)
+                yield
+            nursery.cancel_scope.cancel()
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        info = self._service.tool_info(_asking.get(), name)
+        return None if info is None else info.parameters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        if b"accept" not in exchange.headers:  # RFC 9110 section 12.5.1: no Accept means anything will do
+            scope["headers"] = [*scope["headers"], (b"accept", b"*/*")]
+        try:
+            answer = self._refuse(scope, exchange)
+        except Problem as problem:
+            answer = problem_answer(problem)
+        if answer is not None:
+            await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+            await send({"type": "http.response.body", "body": answer.body})
+            return
+        if scope["method"] == "GET":  # a stream on which nothing will ever be said
+            exchange.when_draining(exchange.end)
+        asking = _asking.set(exchange.tenant)
+        try:
+            await self._manager.handle_request(scope, receive, send)
+        finally:
+            _asking.reset(asking)
+
+    def _refuse(self, scope: Scope, exchange: Exchange) -> Answer | None:
+        """What is wrong before any JSON-RPC is spoken, in our words: the SDK's would be bare or show Python's."""
+        method = scope["method"]
+        agent = agent_of(exchange.query)
+        if agent is not None:
+            self._service.list_tools(exchange.tenant, agent)  # raises for an unknown one
+        version = exchange.headers.get(_VERSION)
+        # There are no sessions to delete; the silent stream of GET ended with the handshake revisions.
+        methods = ("GET", "POST") if version is None or version in _HANDSHAKE else ("POST",)
+        if method == "OPTIONS":
+            return Answer(204, [(b"allow", ", ".join((*methods, "OPTIONS")).encode())], b"")
+        if method not in methods:
+            names = ", ".join(methods)
+            answer = problem_answer(Problem(Code.METHOD_NOT_ALLOWED, f"{MCP_PATH} takes {names}"))
+            answer.headers.append((b"allow", f"{names}, OPTIONS".encode()))
+            return answer
+        if method == "GET":
+            return None
+        check_content_type(exchange.headers.get(b"content-type"))
+        message = _message(exchange.body)
+        return message if isinstance(message, Answer) else _refuse_headers(scope, message)
+
+
+def refuse_message(raw: bytes) -> Answer | None:
+    """The answer to a body that is not one JSON-RPC message, or None when it is one."""
+    message = _message(raw)
+    return message if isinstance(message, Answer) else None
+
+
+def _message(raw: bytes) -> dict[str, Any] | Answer:
+    """The JSON-RPC message in a body, or the answer to a body that is none (JSON-RPC 2.0 section 5.1)."""
+    try:
+        message = parse_json(raw)
+    except Problem as problem:
+        return rpc_answer(400, PARSE_ERROR, problem.message)
+    if isinstance(message, list):
+        return rpc_answer(400, INVALID_REQUEST, "batches are not supported: send one message")
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        return rpc_answer(400, INVALID_REQUEST, "the body is not a JSON-RPC 2.0 message")
+    if "method" in message:
+        sound = (
+            isinstance(message["method"], str)
+            and isinstance(message.get("params", {}), dict)
+            and (_id(message) is not None or "id" not in message)
+        )
+    else:
+        answered = isinstance(message.get("result"), dict) or isinstance(message.get("error"), dict)
+        sound = _id(message) is not None and answered
+    return message if sound else rpc_answer(400, INVALID_REQUEST, "the message is malformed", _id(message))
+
+
+def _id(message: Mapping[str, Any]) -> str | int | None:
+    found = message.get("id")
+    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
+
+
+def _refuse_headers(scope: Scope, message: Mapping[str, Any]) -> Answer | None:
+    """The answer to headers that contradict the body, where the SDK would take the request for an older revision's.
+
+    The rest of that check is the SDK's: it goes by the first version header, and by none of the body's.
+    """
+    json, stream = check_accept_headers(StarletteRequest(scope))
+    if not json or not stream:
+        names = "Accept must name application/json and text/event-stream"
+        return rpc_answer(406, INVALID_REQUEST, names, _id(message))
+    versions = [value for name, value in scope["headers"] if name == _VERSION]
+    if len(versions) > 1:
+        return rpc_answer(400, HEADER_MISMATCH, "MCP-Protocol-Version is given more than once", _id(message))
+    meta = message.get("params", {}).get("_meta")
+    said = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
+    if said is not None and (not versions or versions[0] in _HANDSHAKE):
+        seen = "is missing" if not versions else f"is {versions[0].decode('latin-1')}"
+        text = f"the MCP-Protocol-Version header {seen}, and the message says {str(said)[:32]!r}"
+        return rpc_answer(400, HEADER_MISMATCH, text, _id(message))
+    if said is None and versions and versions[0] not in _KNOWN:
+        seen = versions[0].decode("latin-1")[:32]
+        data = {"supported": [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS], "requested": seen}
+        return rpc_answer(400, UNSUPPORTED_PROTOCOL_VERSION, f"no such protocol version: {seen}", _id(message), data)
+    return None

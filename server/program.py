@@ -1,0 +1,114 @@
+"""The engine inside a program of somebody's own: `engine.serve`, and `engine.serve_async` for a trio loop that runs.
+
+Both serve REST and MCP as `engine serve` does, with agents and tools that the program made itself besides those that
+the configuration names.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from agents.authoring import Agent, Tool
+from agents.service import CANNOT_OPEN, Service, open_service
+from engine.config import LoadedConfig, check_tables, load_config
+from server import logs
+from server.app import Opener, open_server, run_server, serve_app
+
+Configuration = str | Path | Mapping[str, Any] | LoadedConfig | None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server that answers at `url` (`http://HOST:PORT`, the port that it really has), and the service behind it."""
+
+    url: str
+    service: Service
+
+
+def loaded_config(config: Configuration) -> LoadedConfig:
+    """The configuration of a program. Raises ConfigError.
+
+    A path names a TOML file; a mapping holds what such a file would (`{"server": {"bind": ...}, "agents": {...}}`);
+    None looks one up as the `engine` command does. Relative paths in it start at its `root`, by default the working
+    directory.
+    """
+    if isinstance(config, LoadedConfig):
+        return config
+    if isinstance(config, Mapping):
+        checked, warnings = check_tables(
+            dict(config), environ=os.environ, cwd=Path.cwd(), shown_as="the program's configuration"
+        )
+        return LoadedConfig(checked, None, checked.root, warnings)
+    return load_config(None if config is None else Path(config), environ=os.environ, cwd=Path.cwd())
+
+
+def serve(
+    config: Configuration = None,
+    *,
+    agents: Iterable[Agent | type[Agent]] = (),
+    tools: Iterable[Tool | type[Tool]] = (),
+    bind: str | None = None,
+    strict: bool = False,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, then say farewell and return. The last line of a program.
+
+    `config` is a path, a mapping or None (looked up), see `loaded_config`. `agents` and `tools` are objects, or classes
+    to make them of, each with a `name`. `bind` is HOST:PORT in place of `[server] bind`; with `strict` a script that
+    does not load is reason not to start. Prints what it loaded and where it listens, and sets up the log on standard
+    error, as the command does.
+
+    What keeps it from starting is one line on standard error and SystemExit(2); a fault later on is SystemExit(1).
+    Raises RuntimeError inside a running trio loop: use `serve_async` there.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise RuntimeError("engine.serve starts a loop of its own; inside a running one use engine.serve_async")
+    try:
+        code: int = trio.run(
+            partial(run_server, loaded_config(config), bind=bind, strict=strict, opener=_opener(agents, tools))
+        )
+    except CANNOT_OPEN as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if code:
+        raise SystemExit(code)
+
+
+@asynccontextmanager
+async def serve_async(
+    config: Configuration = None,
+    *,
+    agents: Iterable[Agent | type[Agent]] = (),
+    tools: Iterable[Tool | type[Tool]] = (),
+    bind: str | None = None,
+) -> AsyncIterator[Serving]:
+    """Serve for as long as the block lasts: `async with engine.serve_async(...) as serving: ...`.
+
+    When the block ends, requests under way get `server.graceful_timeout_s`; when it is cancelled or raises, everything
+    ends at once. Prints nothing and handles no signals; its log goes to the standard library's `logging`, unless the
+    program has set structlog up itself.
+
+    Raises ConfigError, StoreError, SandboxUnavailable, and `server.app.Refused` for an address that cannot be had.
+    """
+    loaded = loaded_config(config)
+    graceful_timeout_s = loaded.config.server.graceful_timeout_s
+    stop = trio.Event()
+    with logs.handed_on():
+        async with open_server(loaded, bind, _opener(agents, tools)) as ready:
+            async with trio.open_nursery() as nursery:
+                answer = partial(serve_app, ready.guard, ready.listener, stop, graceful_timeout_s=graceful_timeout_s)
+                await nursery.start(answer)
+                yield Serving(ready.url, ready.service)
+                stop.set()
+            with trio.move_on_after(graceful_timeout_s):
+                await ready.service.engine.drain()
+
+
+def _opener(agents: Iterable[Any], tools: Iterable[Any]) -> Opener:
+    return partial(open_service, agents=tuple(agents), tools=tuple(tools))

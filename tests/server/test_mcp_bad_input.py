@@ -1,0 +1,331 @@
+"""What clients get wrong, by accident or not: the status and code of the specification, and the next call works."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+import trio
+from mcp_support import META, MODERN, assert_works, handshake, message, modern
+from server_support import FakeService, Running, assert_envelope, parse, request, serving
+
+from engine.config import ServerConfig
+from server.mcp_http import refuse_message
+
+HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
+ECHO: dict[str, Any] = {"name": "echo", "arguments": {}}
+PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+
+
+def without(ask: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**ask, "headers": {key: value for key, value in ask["headers"].items() if key not in names}}
+
+
+def with_meta(ask: dict[str, Any], meta: Any) -> dict[str, Any]:
+    message = ask["json"]
+    return {**ask, "json": {**message, "params": {**message["params"], "_meta": meta}}}
+
+
+async def answered(server: Running, ask: dict[str, Any]) -> tuple[httpx2.Response, dict[str, Any]]:
+    """The answer and its JSON-RPC error. Nothing was run for it, and the next call works."""
+    before = len(server.service.seen)
+    async with server.client() as client:
+        response = await client.post("/mcp", **ask)
+    error = message(response)["error"]
+    assert len(server.service.seen) == before
+    for leak in ("pydantic", "Traceback", "validation error", "<class", "/usr"):
+        assert leak not in response.text
+    await assert_works(server)
+    return response, error
+
+
+# ---- headers and body --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        without(modern("tools/call", ECHO), "mcp-method"),
+        without(modern("tools/call", ECHO), "mcp-name"),
+        without(modern("tools/call", ECHO), "mcp-protocol-version"),
+        without(modern("prompts/get", {"name": "helper"}), "mcp-name"),
+        without(modern("resources/read", {"uri": "engine://documents/x"}), "mcp-name"),
+        modern("tools/call", ECHO, **{"mcp-method": "tools/list"}),
+        modern("tools/call", ECHO, **{"mcp-method": "TOOLS/CALL"}),
+        modern("tools/call", ECHO, **{"mcp-name": "value"}),
+        modern("tools/call", ECHO, **{"mcp-name": "=?base64?broken"}),
+        modern("tools/call", ECHO, **{"mcp-name": "=?base64?!!!?="}),
+        modern("tools/call", ECHO, **{"mcp-protocol-version": "2025-11-25"}),
+        modern("tools/call", ECHO, **{"mcp-protocol-version": "2099-01-01"}),
+    ],
+)
+async def test_headers_that_are_missing_or_disagree_with_the_body_are_a_mismatch(
+    server: Running, ask: dict[str, Any]
+) -> None:
+    response, error = await answered(server, ask)
+    assert response.status_code == 400
+    assert error["code"] == HEADER_MISMATCH
+    assert message(response)["id"] == 1
+
+
+@pytest.mark.parametrize("name", ["mcp-method", "mcp-name", "mcp-protocol-version"])
+async def test_a_header_that_is_given_twice_is_a_mismatch(server: Running, name: str) -> None:
+    ask = modern("tools/call", ECHO)
+    for first in (ask["headers"][name], "other", "2025-11-25"):
+        headers = [*ask["headers"].items(), (name, first)]
+        response, error = await answered(server, {"json": ask["json"], "headers": headers})
+        assert (response.status_code, error["code"]) == (400, HEADER_MISMATCH)
+        response, error = await answered(server, {"json": ask["json"], "headers": headers[::-1]})
+        assert (response.status_code, error["code"]) == (400, HEADER_MISMATCH)
+
+
+async def test_a_version_that_nobody_knows_is_told_those_that_are(server: Running) -> None:
+    ask = with_meta(
+        modern("tools/list", **{"mcp-protocol-version": "2099-01-01"}), {**META, PROTOCOL_VERSION: "2099-01-01"}
+    )
+    response, error = await answered(server, ask)
+    assert (response.status_code, error["code"]) == (400, UNSUPPORTED_VERSION)
+    assert error["data"] == {"supported": [MODERN], "requested": "2099-01-01"}
+    for version in ("garbage", "", "2024-01-01", "x" * 5000):
+        ask = handshake("tools/list")
+        ask["headers"]["mcp-protocol-version"] = version
+        response, error = await answered(server, ask)
+        assert (response.status_code, error["code"]) == (400, UNSUPPORTED_VERSION)
+        assert MODERN in error["data"]["supported"]
+        assert "2025-11-25" in error["data"]["supported"]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        5,
+        [],
+        {},
+        {PROTOCOL_VERSION: MODERN},
+        {CAPABILITIES: {}},
+        {**META, CAPABILITIES: 5},
+        {**META, "io.modelcontextprotocol/clientInfo": 5},
+        {**META, "progressToken": {}},
+        {**META, "progressToken": None},
+    ],
+)
+async def test_an_envelope_that_is_not_one_is_invalid_params(server: Running, meta: Any) -> None:
+    response, error = await answered(server, with_meta(modern("tools/list"), meta))
+    assert (response.status_code, error["code"]) == (400, -32602)
+    assert "_meta" in error["message"]
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json", "text/event-stream"])
+@pytest.mark.parametrize("era", [modern, handshake])
+async def test_a_client_that_cannot_take_the_answer_is_told_what_it_must_take(
+    server: Running, era: Any, accept: str
+) -> None:
+    ask = era("tools/list")
+    ask["headers"]["accept"] = accept
+    response, error = await answered(server, ask)
+    assert response.status_code == 406
+    assert "text/event-stream" in error["message"]
+
+
+# ---- params ------------------------------------------------------------------------------------------------------
+
+WRONG_PARAMS: list[tuple[str, dict[str, Any], str]] = [
+    ("tools/call", {"name": "echo", "arguments": []}, "params.arguments must be an object"),
+    ("tools/call", {"name": "echo", "arguments": "x"}, "params.arguments must be an object"),
+    ("tools/call", {}, "params.name is missing"),
+    ("tools/list", {"cursor": 5}, "params.cursor must be a string"),
+    ("prompts/get", {"name": "helper", "arguments": {"service": 5}}, "params.arguments.service must be a string"),
+    ("prompts/get", {"name": "helper", "arguments": {"service": None}}, "a prompt's arguments are strings"),
+    ("prompts/get", {"name": "helper", "arguments": ["x"]}, "params.arguments must be an object"),
+    ("resources/read", {}, "params.uri is missing"),
+    ("completion/complete", {"ref": {"type": "ref/other"}, "argument": {"name": "a", "value": "b"}}, "params.ref"),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/prompt", "name": "helper"}, "argument": {"name": "service", "value": 5}},
+        "params.argument.value must be a string",
+    ),
+]
+UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
+    ("tools/call", {"name": "nothing"}, "nothing"),
+    ("tools/call", {"name": ""}, ""),
+    ("tools/call", {"name": "x" * 1000}, ""),
+    ("prompts/get", {"name": "nobody"}, "nobody"),
+    ("prompts/get", {"name": "helper"}, "service"),
+    ("tools/list", {"cursor": "forged"}, "cursor"),
+    ("prompts/list", {"cursor": ""}, "cursor"),
+    ("resources/list", {"cursor": "AAAAAAAAAAAAAAAAAAAAAAAA"}, "cursor"),
+    ("resources/templates/list", {"cursor": "2"}, "cursor"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "words"), WRONG_PARAMS)
+async def test_params_of_the_wrong_type_are_invalid_params_and_named(
+    server: Running, method: str, params: dict[str, Any], words: str
+) -> None:
+    for era, status in ((modern, 400), (handshake, 200)):
+        response, error = await answered(server, era(method, params))
+        assert (response.status_code, error["code"]) == (status, -32602)
+        assert words in error["message"]
+
+
+@pytest.mark.parametrize(("method", "params", "words"), UNKNOWN)
+async def test_unknown_tools_prompts_and_cursors_are_invalid_params(
+    server: Running, method: str, params: dict[str, Any], words: str
+) -> None:
+    for era, status in ((modern, 400), (handshake, 200)):
+        async with server.client() as client:
+            response = await client.post("/mcp", **era(method, params))
+        error = message(response)["error"]
+        assert (response.status_code, error["code"]) == (status, -32602)
+        assert words in error["message"]
+        assert len(response.content) < 4000
+    await assert_works(server)
+
+
+@pytest.mark.parametrize("method", ["no/such", "", "initialize/x", "notifications/progress", "__init__", "x" * 1000])
+async def test_an_unknown_method_is_method_not_found(server: Running, method: str) -> None:
+    response, error = await answered(server, modern(method))
+    assert (response.status_code, error["code"]) == (404, -32601)
+    response, error = await answered(server, handshake(method))
+    assert (response.status_code, error["code"]) == (200, -32601)
+
+
+@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel", "resources/subscribe"])
+async def test_a_method_that_2026_took_away_is_not_found_there(server: Running, method: str) -> None:
+    response, error = await answered(server, modern(method, {"level": "info", "uri": "x"}))
+    assert (response.status_code, error["code"]) == (404, -32601)
+
+
+@pytest.mark.parametrize("state", ["forged", "v1.AAAA", "", 5, {"a": 1}, "v1." + "A" * 10_000])
+async def test_a_forged_request_state_is_invalid_params(server: Running, state: Any) -> None:
+    for method, params in (("tools/call", ECHO), ("prompts/get", {"name": "helper", "arguments": {"service": "x"}})):
+        response, error = await answered(server, modern(method, {**params, "requestState": state}))
+        assert (response.status_code, error["code"]) == (400, -32602)
+
+
+async def test_answers_that_nobody_asked_for_change_nothing(server: Running) -> None:
+    given = {"a": {"action": "accept", "content": {"x": 1}}}
+    async with server.client() as client:
+        response = await client.post("/mcp", **modern("tools/call", {**ECHO, "inputResponses": given}))
+    assert message(response)["result"]["structuredContent"] == {}
+
+
+async def test_a_tools_own_parameter_in_a_header_must_agree_with_the_body() -> None:
+    service = FakeService()
+    schema = {"type": "object", "properties": {"city": {"type": "string", "x-mcp-header": "City"}}}
+    service.tools["echo"] = service.tools["echo"].model_copy(update={"parameters": schema})
+    async with serving(service) as server:
+        call = {"name": "echo", "arguments": {"city": "Oslo"}}
+        for headers in ({}, {"mcp-param-city": "Rome"}, {"mcp-param-city": "=?base64?SGVsbG8?="}):
+            response, error = await answered(server, modern("tools/call", call, **headers))
+            assert (response.status_code, error["code"]) == (400, HEADER_MISMATCH)
+        async with server.client() as client:
+            for value in ("Oslo", "=?base64?T3Nsbw==?="):
+                response = await client.post("/mcp", **modern("tools/call", call, **{"mcp-param-city": value}))
+                assert message(response)["result"]["structuredContent"] == {"city": "Oslo"}
+
+
+# ---- the transport -----------------------------------------------------------------------------------------------
+
+
+async def test_a_body_of_ten_megabytes_is_413_and_the_connection_usable_or_closed(server: Running) -> None:
+    body = json.dumps(modern("tools/call", {"name": "echo", "arguments": {"a": "x" * 10_000_000}})["json"]).encode()
+    head = request("POST", "/mcp", body, "Accept: */*")
+    async with await server.connect() as stream:
+        answer = b""
+        async with trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(head)
+
+            nursery.start_soon(send)
+            with trio.fail_after(20):
+                while part := await stream.receive_some():
+                    answer += part
+            nursery.cancel_scope.cancel()
+    assert_envelope(answer, 413, "too_large")
+    assert parse(answer).headers["connection"] == "close"
+    await assert_works(server)
+
+
+@pytest.mark.parametrize("kind", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
+async def test_a_body_that_never_ends_is_408_and_holds_up_nobody(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.guard.LINGER_S", 0.2)
+    async with serving(FakeService(ServerConfig(body_timeout_s=0.3))) as server, await server.connect() as stream:
+        head = ["POST /mcp HTTP/1.1", "Host: localhost", "Content-Type: application/json", kind, "", ""]
+        await stream.send_all("\r\n".join(head).encode() + (b"5\r\n{    \r\n" if "chunked" in kind else b"{"))
+        await assert_works(server)
+        answer = b""
+        with trio.fail_after(20):
+            while part := await stream.receive_some():
+                answer += part
+    assert_envelope(answer, 408, "body_timeout")
+
+
+@pytest.mark.parametrize("era", [modern, handshake])
+async def test_a_foreign_host_or_page_gets_nothing(server: Running, era: Any) -> None:
+    ask = era("tools/call", ECHO)
+    async with server.client() as client:
+        for headers, status, code in (
+            ({"host": "evil.example"}, 421, "misdirected"),
+            ({"origin": "https://evil.example"}, 403, "forbidden"),
+            ({"origin": "null"}, 403, "forbidden"),
+        ):
+            response = await client.post("/mcp", json=ask["json"], headers={**ask["headers"], **headers})
+            assert_envelope(response, status, code)
+            assert "access-control-allow-origin" not in response.headers
+    assert server.service.seen == []
+    await assert_works(server)
+
+
+async def test_a_client_that_never_reads_its_answer_is_given_up(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.http1.WRITE_TIMEOUT_S", 0.3)
+    ask = modern("tools/call", {"name": "value", "arguments": {"value": "x" * 3_000_000}})
+    body = json.dumps(ask["json"]).encode()
+    head = request("POST", "/mcp", body, *(f"{key}: {value}" for key, value in ask["headers"].items()))
+    async with await server.connect() as stream:
+        for _ in range(3):  # more than the kernel takes for a reader that sleeps
+            with trio.move_on_after(2):
+                try:
+                    await stream.send_all(head)
+                except trio.BrokenResourceError:
+                    break
+        with trio.fail_after(30):
+            while server.guard.in_flight:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+    await assert_works(server)
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+@pytest.mark.parametrize("era", [modern, handshake])
+async def test_the_connection_is_closed_when_the_client_asks_for_it(server: Running, era: Any, connection: str) -> None:
+    # The SDK cancels its own task as soon as the answer is out; the closing must not go with it.
+    ask = era("tools/call", ECHO)
+    body = json.dumps(ask["json"]).encode()
+    headers = [f"{key}: {value}" for key, value in ask["headers"].items()]
+    for _ in range(10):
+        async with await server.connect() as stream:
+            await stream.send_all(request("POST", "/mcp", body, f"Connection: {connection}", *headers))
+            answer = b""
+            with trio.fail_after(20):
+                while part := await stream.receive_some():
+                    answer += part
+                    if connection == "keep-alive" and b"structuredContent" in answer:
+                        break
+            assert b"structuredContent" in answer
+
+
+def test_one_message_is_told_from_everything_else() -> None:
+    assert refuse_message(b'{"jsonrpc":"2.0","id":1,"method":"ping"}') is None
+    assert refuse_message(b'{"jsonrpc":"2.0","id":1,"result":{}}') is None
+    assert refuse_message(b'{"jsonrpc":"2.0","method":"notifications/x"}') is None
+    for raw in (b"[]", b"5", b"{}", b'{"jsonrpc":"2.0","id":1}', b'{"jsonrpc":"2.0","id":true,"method":"x"}'):
+        answer = refuse_message(raw)
+        assert answer is not None
+        assert json.loads(answer.body)["error"]["code"] == -32600
