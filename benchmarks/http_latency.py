@@ -172,9 +172,7 @@ def _environ() -> dict[str, str]:
 async def serving(config: Path, stderr: int | None = None) -> AsyncIterator[str]:
     """`engine serve` with this configuration on a free port; yields HOST:PORT."""
     command = [*_COMMAND, "serve", "--config", str(config), "--bind", "127.0.0.1:0"]
-    process = await trio.lowlevel.open_process(
-        command, cwd=ROOT, env=_environ(), stdout=subprocess.PIPE, stderr=stderr
-    )
+    process = await trio.lowlevel.open_process(command, cwd=ROOT, env=_environ(), stdout=subprocess.PIPE, stderr=stderr)
     assert process.stdout is not None
     try:
         with trio.fail_after(START_TIMEOUT_S):
