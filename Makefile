@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BIND ?= 127.0.0.1:7331
 
-.PHONY: help setup serve test lint types mcp-fixture bench soak fuzz lock clean
+.PHONY: help setup serve test lint types mcp-fixture bench peers soak fuzz lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -50,8 +50,20 @@ types: .venv/.dev-ready
 mcp-fixture: setup ## serve the fixtures of the MCP conformance suite at http://127.0.0.1:7331/mcp (BIND=host:port)
 	@exec $(BIN)/python tests/conformance/fixtures.py --bind $(BIND)
 
-bench: .venv/.dev-ready ## the engine beside its floor, as ratios of one run
-	@exec $(BIN)/python -m benchmarks.floor
+bench: .venv/.dev-ready ## the table of aims: the engine beside its floor and its peers, under ten minutes
+	@exec $(BIN)/python -m benchmarks.table $(BENCH)
+
+# What others would pick instead of the engine, for `make bench` to stand it beside: never a dependency of the project,
+# so in an environment of its own. A second one has uvloop, which changes what FastMCP runs on by being there.
+peers: ## install what `make bench` compares the engine with into .peers
+	@for at in .peers .peers/with-uvloop; do \
+	  test -x $$at/bin/python || $(PYTHON) -m venv $$at || exit 1; \
+	  $$at/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt || exit 1; \
+	done
+	@.peers/with-uvloop/bin/python -m pip install --quiet --disable-pip-version-check uvloop==0.23.0
+	@for program in bwrap lua5.4 redis-server; do \
+	  command -v $$program >/dev/null || echo "$$program is not installed: its row will say how to have it"; \
+	done
 
 lock: ## resolve the lock files anew (needs uv on the PATH)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
@@ -60,10 +72,11 @@ lock: ## resolve the lock files anew (needs uv on the PATH)
 	  pyproject.toml --group build --group dev -c requirements.lock -o requirements-dev.lock
 
 clean: ## remove what set-up and tests left
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-soak: .venv/.dev-ready ## 10,000 mixed runs, a fifth of them hostile; nothing may be left over
-	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/soak.py $(SOAK)
+soak: .venv/.dev-ready ## 10,000 mixed runs, a fifth of them hostile, and 20,000 requests of MCP; nothing may be left over
+	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(SOAK)
+	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
 
 fuzz: .venv/.dev-ready ## ten minutes of random Lua; only outcomes are allowed
 	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/fuzz.py $(FUZZ)

@@ -6,7 +6,7 @@ import msgspec
 
 from agents.agent import Call
 from agents.registry import Registry
-from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
 from engine.engine import MAX_DEPTH
 from engine.errors import Problem
 from engine.run import RunRequest
@@ -27,7 +27,7 @@ def functions(registry: Registry) -> tuple[HostFunction, ...]:
         request, name = context.request, arguments.name
         refused = refusal(name, request.authority.tools, chain_of(request), len(request.callers), request.root)
         if refused is not None:
-            raise CallRefused(refused)
+            raise (CallRefused if name in request.authority.tools else CallDenied)(refused)
         offered = registry.tool(request.tenant.id, name)
         if offered is None:
             raise CallRefused(f"no tool registered with name: {name[:128]}")

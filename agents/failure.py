@@ -14,11 +14,14 @@ class RunFailed(Problem):
     def __init__(self, result: RunResult, script_error: Code, subject: str) -> None:
         assert result.failure is not None
         code = script_error if result.outcome is Outcome.SCRIPT_ERROR else _CODES.get(result.outcome)
+        if result.failure.retry_after_s is not None:  # stopped by a quota of its tenant's, not by a limit of its own
+            code = Code.QUOTA_EXCEEDED
         super().__init__(
             code or Code(result.outcome.value),
             f"{subject}: {result.failure.message}",
             run_id=result.run_id,
             limit=result.failure.limit,
+            retry_after_s=result.failure.retry_after_s,
             traceback=result.failure.traceback,
         )
         self.result = result

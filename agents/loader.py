@@ -4,7 +4,6 @@ Python code comes here from three sides, and of two with one name the first wins
 engine, entries of the configuration, entry points of installed packages.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ import trio
 
 from agents import python
 from agents.agent import Agent
+from agents.describing import Undescribed, describe
 from agents.kinds.lua import LuaAgent
 from agents.kinds.python import PythonAgent
 from agents.kinds.toml import TomlAgent
@@ -29,23 +29,19 @@ from agents.tools.lua import LuaTool
 from agents.tools.python import PythonTool
 from engine.config import AgentKind, Config, ConfigError, InlineAgent, PythonEntry, ScriptEntry, ToolKind, valid_name
 from engine.engine import Engine
-from engine.errors import Problem
 from engine.redaction import Redactor
-from engine.run import RunRequest, Script
+from engine.run import Script
 from engine.tenant import DEFAULT_TENANT
 from sandbox.outcome import Outcome
 
 log = structlog.get_logger("agents.loader")
-
-# A script's top level declares; one that takes longer computes. (CONTRACT section 2.)
-DESCRIBE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
     """A script that is absent because of `outcome`. `path` is as configured, for the operator; `line` if known.
 
-    `kept` says that it loaded before: the last good version is still what is called.
+    `kept` says that it loaded before: the last good version is still what is called. `tenants` would have it.
     """
 
     kind: str
@@ -55,6 +51,7 @@ class LoadFailure:
     outcome: Outcome
     message: str
     kept: bool = False
+    tenants: tuple[str, ...] = (DEFAULT_TENANT.id,)
 
 
 @dataclass(slots=True)
@@ -322,7 +319,12 @@ class _Loading:
 
     def _fail(self, label: str, name: str, entry: Entry, failed: _Failed) -> None:
         path = None if isinstance(entry, InlineAgent) else Path(entry.path)
-        self.loaded.failures.append(LoadFailure(label, name, path, failed.line, failed.outcome, failed.message))
+        self.loaded.failures.append(
+            LoadFailure(
+                label, name, path, failed.line, failed.outcome, failed.message,
+                tenants=entry.tenants or (DEFAULT_TENANT.id,),
+            )
+        )  # fmt: skip
 
     async def found(self, key: str, name: str, entry: PythonEntry, root: python.Root) -> python.PythonCode:
         """The object that an entry's `path` names. Importing it runs its code, here. Raises _Failed and Unusable."""
@@ -342,12 +344,16 @@ class _Loading:
             raise _Failed(entry.unset)
         self.note_lowered(key, entry)
         script = await _read(entry, self.engine)
-        return LuaScript(name, root, script, entry, self.engine, Redactor(entry.from_environment))
+        # What the operator put here may use every secret of whom it runs for: each goes to its own host alone.
+        return LuaScript(name, root, script, entry, self.engine, Redactor(entry.from_environment), secrets=None)
 
     async def described(self, script: LuaScript) -> object:
         """What a script says of itself, as a worker finds it: it is never executed here. Raises _Failed."""
         async with self.describing:
-            return await _describe(script.name, script.script, script.root, self.engine)
+            try:
+                return await describe(script.name, script.script, script.root, self.engine, DEFAULT_TENANT)
+            except Undescribed as undescribed:
+                raise _Failed(undescribed.message, undescribed.outcome, undescribed.line) from None
 
     def note_name(self, key: str, name: str, said: str | None) -> None:
         if said is not None and said != name:
@@ -389,21 +395,3 @@ def _read_bounded(path: Path, size: int) -> bytes:
         raise FileNotFoundError(2, "no such file" if not path.exists() else "not a regular file")
     with path.open("rb") as file:
         return file.read(size)
-
-
-async def _describe(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine) -> object:
-    asked = {"timeout_s": DESCRIBE_TIMEOUT_S}
-    try:
-        result = await engine.execute(
-            RunRequest(
-                tenant=DEFAULT_TENANT, name=name, script=script, root=root, method=None,
-                limits=engine.limits_for(asked, DEFAULT_TENANT),
-            )
-        )  # fmt: skip
-    except Problem as problem:  # admission refused: the engine is too small or too busy to start
-        raise _Failed(problem.message, Outcome.REJECTED) from None
-    if result.outcome is Outcome.OK:
-        return result.value
-    assert result.failure is not None
-    found = re.match(rf"{re.escape(script.name)}:(\d+):", result.failure.message)
-    raise _Failed(result.failure.message, result.outcome, int(found[1]) if found else None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from agents.agent import Agent, AgentInfo, Call
 from agents.parameters import Parameters
@@ -22,16 +22,49 @@ class OfferedTool:
         return await self.tool.execute(params, call)
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedSet:
+    """What one tenant has published and activated, by name."""
+
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+    tools: Mapping[str, OfferedTool] = field(default_factory=dict)
+
+
+EMPTY = PublishedSet()
+
+
 @dataclass(slots=True)
 class Registry:
-    """What every tenant may call. Later entries of one name do not replace earlier ones: the first wins."""
+    """What every tenant may call. Later entries of one name do not replace earlier ones: the first wins.
+
+    What a tenant has published stands behind all that the configuration and the program offer to it.
+    """
 
     _agents: dict[str, dict[str, Agent]] = field(default_factory=dict)
     _tools: dict[str, dict[str, OfferedTool]] = field(default_factory=dict)
+    _published: dict[str, PublishedSet] = field(default_factory=dict)
 
     def replace(self, other: "Registry") -> None:
-        """Hold what the other holds, from one moment to the next. A call under way keeps what it has."""
+        """Hold what the other holds, from one moment to the next. A call under way keeps what it has.
+
+        What tenants have published is not touched: it does not come from files.
+        """
         self._agents, self._tools = other._agents, other._tools
+
+    def publish(self, tenant: str, published: PublishedSet) -> PublishedSet:
+        """Offer this to the tenant in place of what it had published before, which is returned."""
+        before = self._published.pop(tenant, EMPTY)
+        if published is not EMPTY:
+            self._published[tenant] = published
+        return before
+
+    def configured(self, tenant: str) -> tuple[list[str], list[str]]:
+        """The names of the agents and of the tools that the tenant has without publishing anything."""
+        agents, tools = self._agents, self._tools
+        return (
+            [*agents.get("*", {}), *agents.get(tenant, {})],
+            [*tools.get("*", {}), *tools.get(tenant, {})],
+        )
 
     def agent_infos(self) -> dict[str, list[AgentInfo]]:
         """What lists show of every agent, by tenant."""
@@ -53,15 +86,26 @@ class Registry:
             self._tools.setdefault(tenant, {}).setdefault(tool.info.name, offered)
 
     def agents(self, tenant: str) -> list[Agent]:
-        """The tenant's agents: its own first, then those of everybody, each in the order they were added."""
-        return list((self._agents.get("*", {}) | self._agents.get(tenant, {})).values())
+        """The tenant's agents: those of everybody first, then its own, each in the order they were added."""
+        configured = self._agents.get("*", {}) | self._agents.get(tenant, {})
+        return _with(configured, self._published.get(tenant, EMPTY).agents)
 
     def tools(self, tenant: str) -> list[Tool]:
         """The tenant's tools, in the order they were added."""
-        return [offered.tool for offered in (self._tools.get("*", {}) | self._tools.get(tenant, {})).values()]
+        configured = self._tools.get("*", {}) | self._tools.get(tenant, {})
+        return [offered.tool for offered in _with(configured, self._published.get(tenant, EMPTY).tools)]
 
     def agent(self, tenant: str, name: str) -> Agent | None:
-        return self._agents.get(tenant, {}).get(name) or self._agents.get("*", {}).get(name)
+        found = self._agents.get(tenant, {}).get(name) or self._agents.get("*", {}).get(name)
+        return found or self._published.get(tenant, EMPTY).agents.get(name)
 
     def tool(self, tenant: str, name: str) -> OfferedTool | None:
-        return self._tools.get(tenant, {}).get(name) or self._tools.get("*", {}).get(name)
+        found = self._tools.get(tenant, {}).get(name) or self._tools.get("*", {}).get(name)
+        return found or self._published.get(tenant, EMPTY).tools.get(name)
+
+
+T = TypeVar("T")
+
+
+def _with(first: Mapping[str, T], then: Mapping[str, T]) -> list[T]:
+    return [*first.values(), *(thing for name, thing in then.items() if name not in first)]

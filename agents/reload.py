@@ -33,6 +33,7 @@ async def reloading(service: Service) -> AsyncIterator[None]:
     """Keep what can be called as the files are, while the block lasts. An error in it comes out of the block."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reload_on_change, service, os.environ, Path.cwd())
+        nursery.start_soon(service.active.watch)
         yield
         nursery.cancel_scope.cancel()
 

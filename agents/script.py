@@ -14,6 +14,7 @@ from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.redaction import Redactor
 from engine.run import Authority, RunRequest, RunResult, Script
+from engine.secrets import MissingSecret, References
 from sandbox.outcome import Outcome
 
 # What every script may ask for. What a call then reaches is up to the script's authority: nothing but the caller's own
@@ -26,7 +27,10 @@ _SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
 
 @dataclass(frozen=True, slots=True)
 class LuaScript:
-    """A script under the name that the configuration gives it, with its limits and its own keys."""
+    """A script under the name that the configuration gives it, with its limits and its own keys.
+
+    `secrets` are the names of those that it may use of whoever it runs for; None: all of them.
+    """
 
     name: str
     root: Literal["agent", "tool"]
@@ -34,10 +38,11 @@ class LuaScript:
     entry: ScriptEntry
     engine: Engine
     redactor: Redactor
+    secrets: frozenset[str] | None = frozenset()
 
     def same(self, other: "LuaScript") -> bool:
         """Whether the other is this very script, under the same configuration."""
-        return self.script == other.script and self.entry == other.entry
+        return (self.script, self.entry, self.secrets) == (other.script, other.entry, other.secrets)
 
     def narrowed(self, declared: Sequence[str]) -> tuple[str, ...]:
         """The tools that the script declares, less what its configuration leaves out with `tools`."""
@@ -51,6 +56,7 @@ class LuaScript:
             env=frozenset(self.entry.env),
             folder=self.entry.path.parent,
             tools=tools,
+            secrets=self.secrets,
         )
 
     async def run(
@@ -60,11 +66,20 @@ class LuaScript:
         call: Call,
         authority: Authority,
         limits: dict[str, float] | None = None,
+        *,
+        with_config: bool = False,
     ) -> RunResult:
         """Call a function of the script in a worker, under its own limits or these. The result's outcome is ok.
 
-        Raises Problem: `agent_error` or `tool_error`, those of limits, and what admission refuses.
+        `with_config` gives it its own keys behind `args`. Raises Problem: `agent_error` or `tool_error` (also for a
+        secret that its keys name and its tenant has not), those of limits, and what admission refuses.
         """
+        vault = await self.engine.secrets.vault(call.tenant.id)
+        secrets = References(vault, authority.secrets)
+        try:
+            config = secrets.placed(self.entry.extra)
+        except MissingSecret as missing:
+            raise Problem(_SCRIPT_ERROR[self.root], self._missing(missing, secrets, call)) from None
         result = await self.engine.execute(
             RunRequest(
                 tenant=call.tenant,
@@ -72,12 +87,13 @@ class LuaScript:
                 script=self.script,
                 root=self.root,
                 method=method,
-                args=args,
-                config=self.entry.extra,
+                args=(*args, config) if with_config else args,
+                config=config,
                 limits=self.engine.limits_for(self.entry.limits if limits is None else limits, call.tenant),
                 grants=GRANTS,
                 authority=authority,
-                redactor=self.redactor,
+                redactor=vault.redactor(self.redactor),
+                secrets=secrets,
                 callers=self._callers(call),
                 on_progress=call.on_progress,
                 on_log=call.on_log,
@@ -92,6 +108,10 @@ class LuaScript:
     def wrong_shape(self, result: RunResult, what: str) -> Problem:
         """The run ended well, but its answer is not what this kind of script must return. `what` names the path."""
         return Problem(_SCRIPT_ERROR[self.root], f"{self._subject}: {what}", run_id=result.run_id)
+
+    def _missing(self, missing: MissingSecret, secrets: References, call: Call) -> str:
+        why = secrets.trouble or f"tenant '{call.tenant.id}' has none of that name, or it is not granted to this script"
+        return f"{self._subject}: its key {missing.key} names the secret '{missing.name}': {why}"
 
     def _callers(self, call: Call) -> tuple[str, ...]:
         around = call.callers or (() if call.inside is None else call.inside.request.callers)

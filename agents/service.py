@@ -4,24 +4,35 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from agents import calls
+from agents.active import ActiveVersions, AtHand
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
 from agents.documents import Documents
 from agents.loader import LoadFailure, load
+from agents.publishing import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
 from engine.bridge import env, fs, http, knowledge, sleep
 from engine.config import ConfigError, LoadedConfig
+from engine.control import versions
+from engine.control.files import control_path, packages_path
+from engine.control.store import ControlStore, open_configured
+from engine.control.usage import UsageLog
+from engine.control.vaults import Vaults
 from engine.engine import Engine, SandboxUnavailable, open_engine
 from engine.errors import Code, Problem
-from engine.tenant import Tenant
+from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.sqlite import open_store
 from knowledge.store import BrowsableStore, StoreError
+from knowledge.stores import Stores, open_stores, store_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class Given:
 class Service:
     """One engine with everything that can be called on it. Made by `open_service`.
 
+    `store` has the documents of the tenant `default`, `stores` those of everybody.
     `failures` and `warnings` are of the last time that scripts were loaded; `trouble` is why the configuration file, as
     it is now, is not in force.
     """
@@ -44,12 +56,35 @@ class Service:
     loaded: LoadedConfig
     engine: Engine
     store: BrowsableStore
+    stores: Stores
     registry: Registry
     given: Given
+    control: ControlStore
     changes: Changes = field(default_factory=Changes)
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
     trouble: str | None = None
+    active: ActiveVersions = field(init=False)
+    publishing: Publishing = field(init=False)
+    usage: UsageLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.usage = UsageLog(self.engine.book, self.control if self.loaded.config.tenants.enabled else None)
+        folder = partial(packages_path, self.loaded.config.db.path)
+        self.active = ActiveVersions(self.control, self.engine, self.registry, self.changes, folder)
+        self.publishing = Publishing(self.control, self.engine, self.registry, self.active, self.stores.stored_bytes)
+
+    def at_hand(self, tenant: Tenant) -> AtHand:
+        """A block in which all that the tenant has published, as of its beginning, can be called.
+
+        Whoever calls on a tenant's behalf is in one. Raises Problem `unavailable`.
+        """
+        return self.active.at_hand(tenant.id)
+
+    async def stored_bytes(self, tenant: Tenant) -> int:
+        """What the tenant's documents and published packages take. Raises Problem `unavailable`."""
+        packages = await self.control.read(lambda db: versions.stored_bytes(db, tenant.id))
+        return packages + await self.stores.stored_bytes(tenant.id)
 
     async def load_again(self, loaded: LoadedConfig) -> None:
         """Load what this configuration names, and let it be what can be called. Raises ConfigError as `load` does."""
@@ -84,7 +119,7 @@ class Service:
 
     def documents(self, tenant: Tenant) -> Documents:
         """The tenant's documents."""
-        return Documents(self.store)
+        return Documents(self.stores.of(tenant.id))
 
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call
@@ -116,27 +151,31 @@ class Service:
     def _agent(self, tenant: Tenant, name: str) -> Agent:
         agent = self.registry.agent(tenant.id, name)
         if agent is None:
-            raise Problem(Code.NOT_FOUND, self._missing("agent", name))
+            raise Problem(Code.NOT_FOUND, self._missing(tenant, "agent", name))
         return agent
 
     def _tool(self, tenant: Tenant, name: str) -> OfferedTool:
         offered = self.registry.tool(tenant.id, name)
         if offered is None:
-            raise Problem(Code.NOT_FOUND, self._missing("tool", name))
+            raise Problem(Code.NOT_FOUND, self._missing(tenant, "tool", name))
         return offered
 
-    def _missing(self, kind: str, name: str) -> str:
-        if any(failure.name == name and failure.kind.startswith(kind) for failure in self.failures):
+    def _missing(self, tenant: Tenant, kind: str, name: str) -> str:
+        failed = [each for each in self.failures if each.name == name and each.kind.startswith(kind)]
+        # To everybody else, a tenant's script that does not load is as unknown as one that does.
+        if any({tenant.id, "*"} & set(each.tenants) for each in failed):
             return f"{kind} '{name}' failed to load; the log and `engine doctor` say why"
         return f"no {kind} registered with name: {name[:128]}"
 
 
 def _private_files(loaded: LoadedConfig) -> list[Path]:
-    """The files of the engine itself, which no script may read: they hold secrets and everybody's documents."""
+    """What of the engine's own no script may read: it holds secrets and everybody's documents. Files and folders."""
     config = loaded.config
-    stores = [path for path in (config.db.path, config.tenants.store) if path is not None]
+    stores = (config.db.path, control_path(config))
     beside = [Path(f"{path}{suffix}") for path in stores for suffix in ("", "-wal", "-shm", "-journal")]
-    return beside if loaded.path is None else [*beside, loaded.path]
+    folders = [store_path(config.db.path, "any").parent, packages_path(config.db.path, DEFAULT_TENANT.id)]
+    named = (loaded.path, config.tenants.secrets_key_file)
+    return [*beside, *folders, *(path for path in named if path is not None)]
 
 
 # What opening one raises, each with one line for the operator.
@@ -154,22 +193,32 @@ async def open_service(
     (what is configured is more than this version does, or one of those objects cannot be used).
     """
     config = loaded.config
-    if config.tenants.enabled:  # serving without the keys that it asks for would be worse than not serving
-        raise ConfigError("tenants.enabled is true, but this version knows one tenant and no keys; remove it")
     configured = config.connectors.problems()
-    async with open_store(config.db.path, create=True, configured=configured) as store, http.open_http() as outward:
+    async with (
+        open_configured(config) as control,
+        open_store(config.db.path, create=True, configured=configured) as store,
+        open_stores(
+            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems
+        ) as stores,
+        http.open_http() as outward,
+    ):
         limit = config.retrieval.final_limit
         registry = Registry()
         functions = (
-            *knowledge.functions(store, default_limit=limit),
+            *knowledge.functions(stores.of, default_limit=limit),
             *outward.functions,
             *env.functions(os.environ),
             *fs.functions(_private_files(loaded)),
             *sleep.functions(),
             *calls.functions(registry),
         )
-        async with open_engine(config, functions) as engine:
-            given = Given(builtin_tools(store, default_limit=limit), agents, tools)
-            service = Service(loaded, engine, store, registry, given)
+        async with open_engine(config, functions) as engine, trio.open_nursery() as nursery:
+            engine.secrets = Vaults(control)
+            if config.tenants.enabled:  # without tenants no control store is made, least of all by a script
+                engine.tell_denied(lambda run, call: control.note_refused_call(run.tenant.id, run.name, call))
+            given = Given(builtin_tools(stores.of, default_limit=limit), agents, tools)
+            service = Service(loaded, engine, store, stores, registry, given, control)
             await service.load_again(loaded)
+            nursery.start_soon(service.usage.keep)
             yield service
+            nursery.cancel_scope.cancel()

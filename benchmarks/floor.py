@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import trio
@@ -145,10 +145,12 @@ async def open_floor(state: str) -> AsyncIterator[Run]:
 
 
 @asynccontextmanager
-async def open_real_engine() -> AsyncIterator[tuple[Run, Engine]]:
-    """The engine as it is shipped, with the store above."""
-    config = Config(sandbox=SandboxConfig(workers=2))  # whatever the placement; one run at a time keeps one busy
-    async with open_engine(config, knowledge.functions(OneDocument(), default_limit=12)) as engine:
+async def open_real_engine(
+    *, isolation: Literal["tenant", "execution"] = "tenant", workers: int = 2
+) -> AsyncIterator[tuple[Run, Engine]]:
+    """The engine as it is shipped, with the store above. Two workers whatever the placement: one run keeps one busy."""
+    config = Config(sandbox=SandboxConfig(workers=workers, isolation=isolation))
+    async with open_engine(config, knowledge.functions(lambda _: OneDocument(), default_limit=12)) as engine:
         request = RunRequest(
             tenant=DEFAULT_TENANT,
             name="floor",

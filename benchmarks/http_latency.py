@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +172,13 @@ def _environ() -> dict[str, str]:
 async def serving(config: Path, stderr: int | None = None) -> AsyncIterator[str]:
     """`engine serve` with this configuration on a free port; yields HOST:PORT."""
     command = [*_COMMAND, "serve", "--config", str(config), "--bind", "127.0.0.1:0"]
+    async with started(command, stderr) as (address, _):
+        yield address
+
+
+@asynccontextmanager
+async def started(command: Sequence[str], stderr: int | None = None) -> AsyncIterator[tuple[str, trio.Process]]:
+    """A server that says on a line where it listens; yields HOST:PORT and its process, which ends with the block."""
     process = await trio.lowlevel.open_process(command, cwd=ROOT, env=_environ(), stdout=subprocess.PIPE, stderr=stderr)
     assert process.stdout is not None
     try:
@@ -181,7 +188,7 @@ async def serving(config: Path, stderr: int | None = None) -> AsyncIterator[str]
                 if not (data := await process.stdout.receive_some()):
                     raise RuntimeError("the server ended before it listened; its log says why")
                 said += data
-        yield said[start + len(ANNOUNCED) :].split(b"\n", 1)[0].decode().strip()
+        yield said[start + len(ANNOUNCED) :].split(b"\n", 1)[0].decode().strip(), process
     finally:
         process.terminate()
         with trio.CancelScope(shield=True):

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
 from cli.output import indented, say, say_json, shortened, table
+from cli.publish import add_to
 from cli.run import Answered, Kind, call_once, script_path, service_for
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ def _lines(prompt: "AgentPrompt") -> list[str]:
 @app.command(name="list")
 async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
     """List the agents, with their tools."""
-    who = tenant_of(tenant)
-    async with service_for(config) as (_, service):
-        agents = service.list_agents(who)
+    async with service_for(config) as (loaded, service):
+        who = await tenant_of(tenant, loaded)
+        async with service.at_hand(who):
+            agents = service.list_agents(who)
     if as_json:
         say_json({"agents": [agent.model_dump(mode="json") for agent in agents]})
     elif not agents:
@@ -92,8 +94,8 @@ async def resolve(
     tenant: TenantName = "default",
 ) -> int:
     """Resolve an agent's prompt and show it, with what it cost."""
-    who, given = tenant_of(tenant), pairs(arg or [], "--arg")
-    return await call_once(AGENTS, name, given, load(config), who, as_json=as_json)
+    given, loaded = pairs(arg or [], "--arg"), load(config)
+    return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
 
 
 @app.command(name="dev")
@@ -101,8 +103,8 @@ async def develop(name: str, /, *, arg: Args = None, config: ConfigPath = None, 
     """Resolve an agent's prompt again on every save of its script, until Ctrl-C."""
     from cli.dev import dev
 
-    who, given = tenant_of(tenant), pairs(arg or [], "--arg")
-    return await dev(AGENTS, name, given, load(config), who)
+    given, loaded = pairs(arg or [], "--arg"), load(config)
+    return await dev(AGENTS, name, given, loaded, await tenant_of(tenant, loaded))
 
 
 @app.command
@@ -111,3 +113,6 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     from cli.scaffold import begin
 
     begin(AGENTS, name, load(config))
+
+
+add_to(app, "agent")

@@ -138,12 +138,16 @@ async def _check_service(report: _Report, loaded: "LoadedConfig") -> None:
 @contextmanager
 def _where_a_store_is(loaded: "LoadedConfig") -> Iterator["LoadedConfig"]:
     """The configuration, with a store that is thrown away where there is none yet: opening the service makes one."""
-    if loaded.config.db.path.exists():
-        yield loaded
-        return
+    from engine.control.files import control_path
+
+    config = loaded.config
     with tempfile.TemporaryDirectory() as folder:
-        db = loaded.config.db.model_copy(update={"path": Path(folder) / "empty.sqlite"})
-        yield replace(loaded, config=loaded.config.model_copy(update={"db": db}))
+        changed: dict[str, Any] = {}
+        if not control_path(config).exists():
+            changed["tenants"] = config.tenants.model_copy(update={"store": Path(folder) / "control.sqlite"})
+        if not config.db.path.exists():
+            changed["db"] = config.db.model_copy(update={"path": Path(folder) / "empty.sqlite"})
+        yield replace(loaded, config=config.model_copy(update=changed))
 
 
 async def _look_at_service(report: _Report, loaded: "LoadedConfig") -> None:

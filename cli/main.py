@@ -8,7 +8,7 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError
 
-from cli import agent, bench, doctor, init, mcp_config, serve, store, sync, tool
+from cli import agent, audit, bench, doctor, init, key, mcp_config, secret, serve, store, sync, tenant, tool
 from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, note, one_line
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
@@ -35,6 +35,9 @@ def build() -> App:
     app.command(doctor.doctor)
     app.command(agent.app)
     app.command(tool.app)
+    for group in (tenant.app, key.app, secret.app):
+        app.command(group)
+    app.command(audit.audit)
     app.command(bench.app)
     for command in (sync.sync, store.search, store.get, store.sources, store.stats, store.export):
         app.command(command)

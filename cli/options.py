@@ -33,13 +33,22 @@ def load(path: Path | None, *, warnings: bool = True) -> "LoadedConfig":
     return loaded
 
 
-def tenant_of(name: str) -> "Tenant":
-    """The tenant that `--tenant` names. There is only one, as long as nothing can create others."""
+async def tenant_of(name: str, loaded: "LoadedConfig") -> "Tenant":
+    """The tenant that `--tenant` names, with its quotas. Raises Exit for one that there is not."""
     from engine.tenant import DEFAULT_TENANT
 
-    if name != DEFAULT_TENANT.id:
-        raise Exit(UNUSABLE, f"unknown tenant {name!r}")
-    return DEFAULT_TENANT
+    if name == DEFAULT_TENANT.id and not loaded.config.tenants.enabled:
+        return DEFAULT_TENANT
+    from engine.control.store import open_configured
+    from engine.errors import Code, Problem
+
+    async with open_configured(loaded.config) as control:
+        try:
+            return await control.known_tenant(name)
+        except Problem as problem:
+            if problem.code is not Code.NOT_FOUND:
+                raise
+            raise Exit(UNUSABLE, f"unknown tenant {name!r}") from None
 
 
 def shown(path: Path, base: Path | None = None) -> str:

@@ -65,7 +65,7 @@ async def call_once(
     from engine.errors import Problem
     from engine.run import LogLine
 
-    async with opened(loaded, but=(kind, name)) as service:
+    async with opened(loaded, but=(kind, name)) as service, service.at_hand(who):
         known = kind.names(service, who)
         if name not in known:
             failed = kind.failure(service, name)

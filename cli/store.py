@@ -23,13 +23,14 @@ Mode = Literal["keyword", "semantic", "hybrid"]
 
 @asynccontextmanager
 async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple["LoadedConfig", "SqliteStore"]]:
-    """The configuration and the store, open for reading."""
+    """The configuration and the tenant's store, open for reading."""
     from knowledge.sqlite import open_store
+    from knowledge.stores import store_path
 
-    tenant_of(tenant)
     loaded = load(path)
-    configured = loaded.config.connectors.problems()
-    async with open_store(loaded.config.db.path, readonly=True, configured=configured) as store:
+    who = await tenant_of(tenant, loaded)
+    configured = loaded.config.connectors.problems(who.id)
+    async with open_store(store_path(loaded.config.db.path, who.id), readonly=True, configured=configured) as store:
         yield loaded, store
 
 
@@ -141,9 +142,11 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
 
 async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
     """Print how much is in the store."""
+    from knowledge.stores import store_path
+
     async with reading(config, tenant) as (loaded, store):
         found = await store.stats()
-    database = shown(loaded.config.db.path)
+    database = shown(store_path(loaded.config.db.path, tenant))
     if as_json:
         say_json({"database": database, **asdict(found)})
         return

@@ -16,6 +16,7 @@ from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, say, say_json, 
 
 if TYPE_CHECKING:
     from engine.config import Config, LoadedConfig
+    from engine.tenant import Tenant
     from knowledge.connectors import Connector
     from knowledge.sqlite import SqliteStore
     from knowledge.sync import Progress, SyncReport
@@ -52,19 +53,18 @@ async def sync(
     tenant: TenantName = "default",
 ) -> int:
     """Bring the store up to date with its sources."""
-    tenant_of(tenant)
     loaded = load(config)
-    labels = select(connector, loaded.config)
+    who = await tenant_of(tenant, loaded)
+    labels = select(connector, loaded.config, who.id)
+    problems = loaded.config.connectors.problems(who.id)
     options = _Options(full, dry_run, since, until, limit)
     form: Form | None = None if no_progress else progress or ("human" if sys.stderr.isatty() else None)
-    supported = {
-        label: _connector(loaded.config, label) for label in labels if not loaded.config.connectors.problems()[label]
-    }
+    supported = {label: _connector(loaded.config, label) for label in labels if not problems[label]}
     if len(labels) > 1 and not as_json:
         say(f"Syncing {len(labels)} connector instances...")
     code, reports = OK, []
     if supported:
-        async with _writing(loaded, dry_run) as store:
+        async with _writing(loaded, who, dry_run) as store:
             for label, source in supported.items():
                 report = await _sync_one(store, label, source, loaded.config, options, form)
                 reports.append(report)
@@ -73,20 +73,22 @@ async def sync(
                     _show(report)
     if as_json:
         say_json({"sources": reports})
-    problems = loaded.config.connectors.problems()
     if missing := sorted({problem for label in labels if (problem := problems[label])}):
         raise Exit(UNUSABLE, "; ".join(missing))
     return code
 
 
-def select(asked: str, config: "Config") -> tuple[str, ...]:
-    """The labels that `all`, TYPE or TYPE:NAME means. Raises Exit when it means none."""
-    labels = config.connectors.labels()
+def select(asked: str, config: "Config", tenant: str = "default") -> tuple[str, ...]:
+    """The tenant's labels that `all`, TYPE or TYPE:NAME means. Raises Exit when it means none."""
+    labels = config.connectors.labels(tenant)
     kind = asked.partition(":")[0]
     found = tuple(label for label in labels if asked == "all" or asked in (label, label.partition(":")[0]))
     if found:
         return found
-    configured = f"configured: {', '.join(labels) or 'none'}"
+    whose = "" if tenant == "default" else f" for tenant {tenant!r}"
+    configured = f"configured{whose}: {', '.join(labels) or 'none'}"
+    if asked == "all" and whose:
+        raise Exit(UNUSABLE, f'no connectors are configured{whose}; tenants = ["{tenant}"] in the table of one adds it')
     if asked == "all":
         raise Exit(UNUSABLE, "no connectors are configured; add a table like [connectors.filesystem.docs]")
     if kind not in TYPES:
@@ -115,19 +117,35 @@ async def fill_if_empty(loaded: "LoadedConfig") -> None:
 
 
 @asynccontextmanager
-async def _writing(loaded: "LoadedConfig", dry_run: bool) -> AsyncIterator["SqliteStore"]:
+async def _writing(loaded: "LoadedConfig", who: "Tenant", dry_run: bool) -> AsyncIterator["SqliteStore"]:
     from knowledge.sqlite import open_store
+    from knowledge.stores import store_path
 
-    path = loaded.config.db.path
-    configured = loaded.config.connectors.problems()
+    path = store_path(loaded.config.db.path, who.id)
+    configured = loaded.config.connectors.problems(who.id)
     if dry_run and not path.exists():
         # A dry run makes nothing: it is compared with an empty store that is thrown away.
         with tempfile.TemporaryDirectory() as folder:
             async with open_store(Path(folder) / "empty.sqlite", create=True, configured=configured) as store:
                 yield store
         return
-    async with open_store(path, create=not dry_run, readonly=dry_run, configured=configured) as store:
+    room = await _room(loaded, who)
+    async with open_store(path, create=not dry_run, readonly=dry_run, configured=configured, max_bytes=room) as store:
         yield store
+
+
+async def _room(loaded: "LoadedConfig", who: "Tenant") -> int | None:
+    """What the tenant's documents may grow to: what its published packages leave of the quota."""
+    from engine.control.store import open_configured
+    from engine.control.versions import stored_bytes
+
+    tenants = loaded.config.tenants
+    if not tenants.enabled:
+        return None
+    bound = who.quotas.get("stored_bytes", tenants.quota.stored_bytes)
+    async with open_configured(loaded.config) as control:
+        packages = await control.read(lambda db: stored_bytes(db, who.id))
+    return max(0, int(bound) - packages)
 
 
 def _connector(config: "Config", label: str) -> "Connector":

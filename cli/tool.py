@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
 from cli.output import FAILED, Exit, indented, say_json, shortened, table
+from cli.publish import add_to
 from cli.run import Answered, Kind, call_once, only, script_path, service_for
 
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ def _named(tool: str, loaded: "LoadedConfig") -> tuple[str, "LoadedConfig"]:
 @app.command(name="list")
 async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
     """List the tools."""
-    who = tenant_of(tenant)
     async with service_for(config) as (loaded, service):
-        tools = service.list_tools(who)
+        who = await tenant_of(tenant, loaded)
+        async with service.at_hand(who):
+            tools = service.list_tools(who)
     if as_json:
         fields = {"name", "description", "builtin", "parameters"}
         say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
@@ -130,9 +132,9 @@ async def call(
     tenant: TenantName = "default",
 ) -> int:
     """Call a tool and show its answer, with what it cost."""
-    who, given = tenant_of(tenant), pairs(param or [], "--param")
+    given = pairs(param or [], "--param")
     name, loaded = _named(tool, load(config))
-    return await call_once(TOOLS, name, given, loaded, who, as_json=as_json)
+    return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
 
 
 @app.command(name="dev")
@@ -142,9 +144,9 @@ async def develop(
     """Call a tool again on every save of its script, until Ctrl-C."""
     from cli.dev import dev
 
-    who, given = tenant_of(tenant), pairs(param or [], "--param")
+    given = pairs(param or [], "--param")
     name, loaded = _named(tool, load(config))
-    return await dev(TOOLS, name, given, loaded, who)
+    return await dev(TOOLS, name, given, loaded, await tenant_of(tenant, loaded))
 
 
 @app.command
@@ -153,3 +155,6 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     from cli.scaffold import begin
 
     begin(TOOLS, name, load(config))
+
+
+add_to(app, "tool")

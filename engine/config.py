@@ -494,13 +494,18 @@ class Connectors(_Model):
     s3: dict[Name, S3Connector] = Field(default_factory=dict)
     script: dict[Name, ScriptEntry] = Field(default_factory=dict)
 
-    def labels(self) -> tuple[str, ...]:
-        """Every configured connector as `TYPE:NAME`, in the order of the file within each type."""
-        return tuple(f"{kind}:{name}" for kind in type(self).model_fields for name in getattr(self, kind))
+    def labels(self, tenant: str = "default") -> tuple[str, ...]:
+        """The tenant's connectors as `TYPE:NAME`, in the order of the file within each type."""
+        return tuple(
+            f"{kind}:{name}"
+            for kind in type(self).model_fields
+            for name, entry in getattr(self, kind).items()
+            if {tenant, "*"} & set(entry.tenants or ("default",))
+        )
 
-    def problems(self) -> dict[str, str | None]:
-        """Every label and what is wrong with its configuration, or None: what the store shows beside its sources."""
-        return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels()}
+    def problems(self, tenant: str = "default") -> dict[str, str | None]:
+        """The tenant's labels and what is wrong with each, or None: what its store shows beside its sources."""
+        return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels(tenant)}
 
 
 # The types that `knowledge/connectors` has a file for.
@@ -565,6 +570,14 @@ class QuotaConfig(_Model):
     stored_bytes: Count = 1024 * MIB
 
 
+class TotalConfig(_Model):
+    """`[tenants.total]`: what all tenants together may use, above what each may."""
+
+    requests_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000
+    burst: Count = 2000
+    queue_length: Count = 1000
+
+
 class TenantsConfig(_Model):
     """`[tenants]`: whether keys are asked for, and where tenants, keys and secrets are kept."""
 
@@ -573,7 +586,9 @@ class TenantsConfig(_Model):
     operator_key: Text | None = Field(default=None, repr=False)
     secrets_key: Text | None = Field(default=None, repr=False)
     secrets_key_file: FilePath | None = None
+    on_limit: Literal["queue", "reject"] = "queue"
     quota: QuotaConfig = QuotaConfig()
+    total: TotalConfig = TotalConfig()
 
 
 class Config(_Model):
@@ -938,6 +953,11 @@ isolation = "tenant"
 [limits.max]
 # What no script gets more of, whatever it asks for.
 #timeout_s = 300
+
+# Many tenants: every request then needs a key. `engine tenant create NAME` and `engine key create NAME` make them.
+#[tenants]
+#enabled = true
+#secrets_key_file = "secrets.key"
 
 # Knowledge: `engine sync all` fills the store from here.
 #[connectors.filesystem.docs]

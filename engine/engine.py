@@ -1,7 +1,8 @@
 """`open_engine` -> `Engine.execute`: the one door through which every front end runs scripts."""
 
 import os
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,10 +16,14 @@ from engine.config import Config
 from engine.errors import Code, LimitUse, Problem
 from engine.metrics import Metrics
 from engine.pool import NoWorker, Pool, PoolSettings, open_pool
-from engine.run import RunRequest, RunResult
+from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, shown
+from engine.run import RunRequest, RunResult, Usage
 from engine.scheduler import Refused, Scheduler, Ticket
+from engine.secrets import NoSecrets, SecretSource
 from engine.supervisor import Meter
-from engine.tenant import BoundLimits, Tenant, bind_limits, within
+from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits, within
+from engine.turns import Turn, Turns
+from engine.usage import Book
 from sandbox.layers import REQUIRED
 from sandbox.limits import SPECS
 from sandbox.messages import LayerState
@@ -26,8 +31,11 @@ from sandbox.outcome import Outcome
 
 log = structlog.get_logger("engine")
 
-# Runs of one tenant that may wait for a worker.
-QUEUE_LENGTH = 100
+# Runs that were put aside for others: each holds a worker. A tenant may hold as many places as it leaves for others,
+# so that several tenants' endless loops together do not hold all of them.
+ASIDE = 12
+# Scripts that may wait for being described, whatever the tenant's queue: the loader bounds how many it asks at a time.
+DESCRIBED_AT_ONCE = 1_000
 # Tools may call tools so far down: a run waits for the one below it, and each holds a worker.
 MAX_DEPTH = 4
 
@@ -59,11 +67,31 @@ class Engine:
     def __init__(self, config: Config, pool: Pool, bridge: Bridge, metrics: Metrics) -> None:
         self.metrics = metrics
         self.draining = False
+        # Who keeps the secrets of tenants; whoever opens the engine may put somebody else here.
+        self.secrets: SecretSource = NoSecrets()
         self._config = config
         self._pool = pool
         self._bridge = bridge
         self._meter = Meter(pool, metrics)
-        self._scheduler = Scheduler(pool.settings.workers)
+        tenants = config.tenants
+        total = tenants.total
+        self._scheduler = Scheduler(
+            pool.settings.workers,
+            pool.settings.workers + pool.settings.aside,
+            total.queue_length if tenants.enabled else None,
+        )
+        # What quotas have been used. None where there is one tenant: then only the bounds of its queue and of its runs
+        # at once hold, and nothing is counted by the minute.
+        self._ledger = (
+            Ledger(Totals(total.requests_per_second, total.burst, total.queue_length), trio.current_time())
+            if tenants.enabled
+            else None
+        )
+        self._quota_defaults = tenants.quota.model_dump()
+        self._usual_quotas = bind_quotas(DEFAULT_TENANT, self._quota_defaults, pool.settings.workers)
+        # What runs cost, until somebody writes it down.
+        self.book = Book(time.time)
+        self._turns = Turns(self._scheduler, pool, self._ledger, self._has_started)
         # Invariant: one event for every ticket that waits in the scheduler's queues; one that starts as soon as it is
         # offered never has one.
         self._starts: dict[Ticket, trio.Event] = {}
@@ -79,47 +107,89 @@ class Engine:
         required = required_layers(self._config)
         return tuple(LayerStatus(r.name, r.state, r.detail, r.name in required) for r in self._pool.layers)
 
+    def tell_denied(self, hearer: Callable[[RunRequest, str], None]) -> None:
+        """Have `hearer` told of every host call that asks for what was not granted: by which run, and its name."""
+        self._bridge.on_denied = hearer
+
     def limits_for(self, asked: dict[str, float], tenant: Tenant) -> BoundLimits:
         """The limits of a run of this tenant that asks for these."""
         return bind_limits(asked, tenant, self._config.limits.defaults, self._config.limits.max)
+
+    def quotas_for(self, tenant: Tenant) -> BoundQuotas:
+        """The tenant's quotas: its own, else those of `[tenants.quota]`."""
+        if not tenant.quotas:
+            return self._usual_quotas
+        return bind_quotas(tenant, self._quota_defaults, self._pool.settings.workers)
+
+    def count_request(self, tenant: Tenant) -> None:
+        """A request of this tenant has come, whatever it asks. Raises Problem rate_limited; then it is not counted."""
+        if self._ledger is not None:
+            over = self._ledger.request(tenant.id, self.quotas_for(tenant), trio.current_time())
+            if over is not None:
+                raise over.problem(Code.RATE_LIMITED)
+
+    def room_for(self, tenant: Tenant) -> int | None:
+        """How many bytes the tenant may store in all; None where there is one tenant, and the disk is its own."""
+        return None if self._ledger is None else int(self.quotas_for(tenant)["stored_bytes"])
+
+    def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, dict[str, Any]]:
+        """The tenant's quotas as `GET /limits` shows them: those that are in force. `stored` is what it has stored."""
+        used = self._quota_use(tenant)
+        quotas = shown(self.quotas_for(tenant), used if stored is None else {**used, "stored_bytes": stored})
+        if self._ledger is None:
+            return {name: quotas[name] for name in ("concurrent_runs", "queue_length")}
+        return quotas
+
+    def _quota_use(self, tenant: Tenant) -> dict[str, float]:
+        used: dict[str, float] = {
+            "concurrent_runs": self._scheduler.begun_of(tenant.id),
+            "queue_length": self._scheduler.queued_of(tenant.id),
+        }
+        return used if self._ledger is None else used | self._ledger.used(tenant.id, trio.current_time())
 
     async def execute(self, request: RunRequest, inside: HostContext | None = None) -> RunResult:
         """Admit, queue, run. A script's failure is a result; a refusal before the start is a Problem.
 
         `inside` is the run on whose behalf this one is made: it shares that run's turn, deadline and budgets.
-        Raises Problem: queue_full, queue_timeout (the tenant's), unavailable (draining, or no worker can be made),
-        bad_request (an argument that is not text). Cancelling kills the run's worker and reaps it first.
+        Raises Problem: quota_exceeded, queue_full, queue_timeout (the tenant's), unavailable (draining, or no worker
+        can be made), bad_request (an argument that is not text). Cancelling kills the run's worker and reaps it first.
         """
         if inside is not None:
             return await self._execute_nested(request, inside)
         if self.draining:
             raise Problem(Code.UNAVAILABLE, "the engine is shutting down", retry_after_s=1)
         await trio.lowlevel.checkpoint_if_cancelled()
-        ticket = await self._admit(request.tenant)
-        assert ticket.started_at is not None
-        queue_s = ticket.started_at - ticket.offered_at
-        self.metrics.queue_seconds.observe(queue_s)
-        cpu_s = 0.0
+        quotas = self.quotas_for(request.tenant)
+        asked_at = trio.current_time()
         try:
-            result = await self._run(request, queue_s)
-            cpu_s = result.usage.cpu_s + result.usage.nested_cpu_s
-            return result
+            ticket = await self._admit(request, quotas)
+        except Problem:
+            self.metrics.ended[Outcome.REJECTED].inc()
+            self.book.note(request, Outcome.REJECTED, Usage(queue_s=trio.current_time() - asked_at))
+            raise
+        turn = self._turns.begin(request.tenant, quotas, ticket)
+        try:
+            assert ticket.started_at is not None
+            queue_s = ticket.started_at - ticket.offered_at
+            self.metrics.queue_seconds.observe(queue_s)
+            return await self._run(request, turn, queue_s)
         finally:
-            self._scheduler.finish(ticket, cpu_s)
-            self._start_waiting()
+            self._turns.end(turn)
+            self._note_idle()
 
     async def _execute_nested(self, request: RunRequest, inside: HostContext) -> RunResult:
         """Run on behalf of another run, within what that has left. Its deadline cancels this too."""
         depth = len(request.callers)
         assert 1 <= depth <= MAX_DEPTH
+        assert inside.turn is not None
         started = trio.current_time()
         async with self._nested[depth - 1]:
             request = replace(request, limits=within(request.limits, inside.left()))
-            result = await self._run(request, trio.current_time() - started, nested=True)
+            result = await self._run(request, inside.turn, trio.current_time() - started, nested=True)
         inside.charge(result.usage)
         return result
 
-    async def _run(self, request: RunRequest, queue_s: float, *, nested: bool = False) -> RunResult:
+    async def _run(self, request: RunRequest, turn: Turn, queue_s: float, *, nested: bool = False) -> RunResult:
         """Run on a worker of the tenant's."""
         try:
             worker = await self._pool.lease(request.tenant.id, request.limits["cpu_s"], nested=nested)
@@ -128,25 +198,33 @@ class Engine:
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None
         clean = False
         try:
-            result = await supervisor.execute(request, worker, self._meter, self._bridge, self.metrics, queue_s)
+            result = await supervisor.execute(
+                request, worker, turn, self._meter, self._bridge, self.metrics, self.book, queue_s
+            )
             clean = result.outcome.worker_survives
             return result
         finally:
             self._pool.give_back(worker, clean=clean)
 
-    async def _admit(self, tenant: Tenant) -> Ticket:
+    async def _admit(self, request: RunRequest, quotas: BoundQuotas) -> Ticket:
         """A place in the tenant's queue, then a start; or a typed refusal at once."""
-        offered = self._scheduler.offer(tenant.id, trio.current_time(), queue_length=QUEUE_LENGTH, weight=tenant.weight)
+        tenant, now = request.tenant, trio.current_time()
+        # Scripts are described all at once, when they are loaded: that is no flood of the tenant's.
+        describes = request.method is None
+        if self._ledger is not None and (over := self._ledger.may_begin(tenant.id, quotas, now)) is not None:
+            raise over.problem()
+        offered = self._scheduler.offer(
+            tenant.id,
+            now,
+            queue_length=max(DESCRIBED_AT_ONCE if describes else 0, int(quotas["queue_length"])),
+            weight=tenant.weight,
+            concurrent=int(quotas["concurrent_runs"]),
+            may_wait=describes or self._config.tenants.on_limit == "queue",
+        )
         if isinstance(offered, Refused):
-            self.metrics.ended[Outcome.REJECTED].inc()
-            raise Problem(
-                Code.QUEUE_FULL,
-                f"{offered.length} runs of this tenant wait already; the limit is {offered.bound} (quota.queue_length)",
-                limit=LimitUse("queue_length", offered.bound, offered.length, "count", "engine"),
-                retry_after_s=1,
-            )
+            raise _no_room(offered, quotas)
         self._idle = trio.Event() if self._idle.is_set() else self._idle
-        self._start_waiting()
+        self._turns.start_waiting()
         if offered.started_at is not None:  # at once, as most are: no event, no scope, no trip through the scheduler
             return offered
         started = self._starts[offered] = trio.Event()
@@ -154,6 +232,14 @@ class Engine:
         try:
             with trio.move_on_after(bound):
                 await started.wait()
+        except BaseException:
+            # Its caller went away, and before this task heard of that, it was given its start: the slot is the next
+            # one's, or it would be lost for good.
+            if started.is_set():
+                self._scheduler.finish(offered, 0.0)
+                self._turns.start_waiting()
+                self._note_idle()
+            raise
         finally:
             if not started.is_set():
                 del self._starts[offered]
@@ -161,7 +247,6 @@ class Engine:
                 self._note_idle()
         if started.is_set():
             return offered
-        self.metrics.ended[Outcome.REJECTED].inc()
         raise Problem(
             Code.QUEUE_TIMEOUT,
             f"no worker became free within {bound:g} s (limits.queue_timeout_s)",
@@ -169,11 +254,9 @@ class Engine:
             retry_after_s=1,
         )
 
-    def _start_waiting(self) -> None:
-        while (ticket := self._scheduler.next_start(trio.current_time())) is not None:
-            if (waiting := self._starts.pop(ticket, None)) is not None:
-                waiting.set()
-        self._note_idle()
+    def _has_started(self, ticket: Ticket) -> None:
+        if (waiting := self._starts.pop(ticket, None)) is not None:
+            waiting.set()
 
     def _note_idle(self) -> None:
         if self._scheduler.running == 0 and not self._starts:
@@ -209,6 +292,17 @@ class Engine:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._meter.enforce_cpu)
             nursery.start_soon(self._meter.measure_memory)
+            nursery.start_soon(self._turns.watch)
+
+
+def _no_room(refused: Refused, quotas: BoundQuotas) -> Problem:
+    """What a caller is told whose run finds no room. The engine's own queue is not shown: others' runs are in it."""
+    if refused.engine_wide:
+        use = LimitUse("queue_length", refused.bound, None, "count", "engine")
+        message = "as many runs as the engine takes wait already (tenants.total.queue_length)"
+        return Problem(Code.QUEUE_FULL, message, limit=use, retry_after_s=1)
+    over = Exceeded(refused.name, refused.bound, refused.used, quotas.sources[refused.name], 1)
+    return over.problem(Code.QUEUE_FULL if refused.name == "queue_length" else Code.QUOTA_EXCEEDED)
 
 
 def required_layers(config: Config) -> frozenset[str]:
@@ -223,6 +317,7 @@ def pool_settings(config: Config) -> PoolSettings:
     return PoolSettings(
         workers=config.sandbox.workers or len(os.sched_getaffinity(0)),
         max_depth=MAX_DEPTH,
+        aside=ASIDE,
         reserve=config.sandbox.reserve,
         isolation=config.sandbox.isolation,
         max_runs_per_worker=config.sandbox.max_runs_per_worker,

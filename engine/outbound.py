@@ -4,6 +4,7 @@ What may be asked of whom is decided in `engine/egress.py`; this module looks na
 speak HTTP/1.1. It reads no proxy setting, no .netrc and keeps no cookie. It is imported with the first `http` call.
 """
 
+import logging
 import math
 import socket
 import ssl
@@ -19,6 +20,10 @@ import trio
 
 from engine.egress import Address, Target
 from sandbox.limits import KIB
+
+# At its debug level it tells the headers of answers, which may repeat what scripts are not to see. A program that
+# embeds the engine may log at that level.
+logging.getLogger("httpcore2").setLevel(logging.INFO)
 
 Lookup = Callable[[str], Sequence[str]]
 Header = tuple[bytes, bytes]
@@ -63,9 +68,9 @@ class Request:
     """One request as it goes on the wire: every header but none of the connection's own."""
 
     method: str
-    target: Target
-    headers: tuple[Header, ...]
-    body: bytes
+    target: Target = field(repr=False)  # what secrets may be in is in no text about it
+    headers: tuple[Header, ...] = field(repr=False)
+    body: bytes = field(repr=False)
 
 
 @dataclass(slots=True)

@@ -27,12 +27,14 @@ class NoWorker(Exception):
 class PoolSettings:
     """`workers` may be leased at once; `reserve` more are kept pristine. Bounds are the engine's ceilings.
 
-    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker.
+    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker. `aside` more workers may
+    hold runs that were put aside for others.
     """
 
     workers: int
     reserve: int = 2
     max_depth: int = 0
+    aside: int = 0
     isolation: Literal["tenant", "execution"] = "tenant"
     max_runs_per_worker: int = 200
     cpu_s: float = 60.0
@@ -54,7 +56,7 @@ class PoolSettings:
 
     @property
     def _at_most(self) -> int:
-        return self.workers + self.reserve + sum(self.nested_places)
+        return self.workers + self.aside + self.reserve + sum(self.nested_places)
 
     @property
     def fleet_processes(self) -> int:
@@ -80,8 +82,12 @@ class Pool:
         self._leased: dict[int, Worker] = {}
         self._closing: dict[int, Worker] = {}
         self._refill = trio.Event()
-        # How many workers may be leased or idle: as many as serve runs, and more once runs have called others.
-        self._places = settings.workers
+        # How many workers may be leased or idle: as many as serve runs or hold one that was put aside (while none is,
+        # its place keeps one more tenant's worker warm: a fork costs more than most runs), and more once runs have
+        # called others.
+        self._places = settings.workers + settings.aside
+        # Leased workers whose runs were put aside.
+        self.aside = 0
         self.layers: tuple[LayerReport, ...] = ()
         self.spawned = 0
         self._closed = False
@@ -112,7 +118,7 @@ class Pool:
         """
         worker = self._take_idle(tenant, cpu_s) or self._take_pristine() or await self._spawn_for_lease()
         if nested:
-            self._places = self.settings.workers + self.settings.nested_places[0]
+            self._places = self.settings.workers + self.settings.aside + self.settings.nested_places[0]
         worker.tenant = tenant
         self._leased[worker.serial] = worker
         return worker

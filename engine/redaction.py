@@ -35,11 +35,13 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        values = {value for secret in secrets if (value := _worth_hiding(secret)) is not None}
+        # As they were given, so that another one can be made for these and more.
+        self.secrets = tuple(secrets)
+        values = {value for secret in self.secrets if (value := _worth_hiding(secret)) is not None}
         # A value that is part of the mask would be found in every masked text.
         plain = {form for value in values if value not in MASK for form in _plain_forms(value)}
         self._plain = tuple(map(_Wanted.of, plain))
-        self._base64 = tuple(map(_Wanted.of, {form for value in values for form in _base64_forms(value)}))
+        self._base64 = tuple(map(_Wanted.of, {form for value in values for form in base64_forms(value)}))
 
     def text(self, text: str) -> str:
         """The text with `MASK` for every secret in it; secrets that overlap are masked as one."""
@@ -80,7 +82,8 @@ def _plain_forms(value: str) -> Iterator[str]:
             yield blurred
 
 
-def _base64_forms(value: str) -> Iterator[str]:
+def base64_forms(value: str) -> Iterator[str]:
+    """What of a value's base64 (standard alphabet) is the same wherever in a longer text the value stands."""
     escaped = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)}
     for raw in {_raw(value), *map(_raw, escaped)}:
         # In a longer text a value may start at any of the three places of base64's groups of three bytes. The

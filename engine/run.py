@@ -9,6 +9,7 @@ from typing import Any, Literal
 from engine.egress import HostRule
 from engine.errors import LimitUse
 from engine.redaction import NOTHING_SECRET, Redactor
+from engine.secrets import NO_REFERENCES, References
 from engine.tenant import BoundLimits, Tenant
 from sandbox.outcome import Outcome
 
@@ -48,13 +49,14 @@ class Authority:
     """What a run may reach in the world, each thing by name: nothing by default.
 
     `hosts` are the rules of `allow_hosts`; `env` names of environment variables; `folder` is the script's own, of which
-    it may read the files; `tools` may be called.
+    it may read the files; `tools` may be called; `secrets` are names of those of its tenant, None: all of them.
     """
 
     hosts: tuple[HostRule, ...] = ()
     env: frozenset[str] = frozenset()
     folder: Path | None = None
     tools: tuple[str, ...] = ()
+    secrets: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,8 @@ class RunRequest:
 
     `root` is the table that the script declares (`agent`, `tool`); `method` is the function of it to call with `args`
     (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields.
-    `redactor` takes the operator's secrets out of what the run logs and of how it failed. `callers` are the tools that
-    are being executed around this run, outermost first.
+    `redactor` takes the operator's secrets out of what the run logs and of how it failed; `secrets` are placeholders of
+    the tenant's. `callers` are the tools that are being executed around this run, outermost first.
     """
 
     tenant: Tenant
@@ -79,6 +81,7 @@ class RunRequest:
     grants: frozenset[str] = frozenset()
     authority: Authority = Authority()
     redactor: Redactor = NOTHING_SECRET
+    secrets: References = NO_REFERENCES
     callers: tuple[str, ...] = ()
     on_progress: Callable[[float, str | None], None] | None = None
     on_log: Callable[[LogLine], None] | None = None
@@ -109,11 +112,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run did not end well: one sentence, the limit that was passed, and the script's own traceback."""
+    """Why a run did not end well: one sentence, the limit that was passed, and the script's own traceback.
+
+    `retry_after_s` is set where the limit was a quota of the tenant's: when it has some of it again.
+    """
 
     message: str
     limit: LimitUse | None = None
     traceback: str | None = None
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

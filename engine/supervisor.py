@@ -16,6 +16,8 @@ from engine.pool import Pool
 from engine.protocol import LINE_BYTES, MAX_PROGRESS, encode_value
 from engine.redaction import Redactor
 from engine.run import CallRecord, Failure, LogLine, RunRequest, RunResult, Usage
+from engine.turns import Turn
+from engine.usage import Book
 from engine.verdict import Mark, Verdict
 from engine.worker import Sinks, Worker
 from sandbox.messages import HostCall, HostReply, Log, Progress, Run
@@ -102,17 +104,42 @@ class Meter:
 
 
 async def execute(
-    request: RunRequest, worker: Worker, meter: Meter, bridge: Bridge, metrics: Metrics, queue_s: float
+    request: RunRequest,
+    worker: Worker,
+    turn: Turn,
+    meter: Meter,
+    bridge: Bridge,
+    metrics: Metrics,
+    book: Book,
+    queue_s: float,
 ) -> RunResult:
     """Run a request on a worker that was leased for it. The worker is clean afterwards, or has ended.
 
     Cancellation kills the worker and waits until it is reaped. Raises Problem for arguments that no script can take.
     """
-    recorder = _Recorder(request, worker, bridge, meter)
+    recorder = _Recorder(request, worker, turn, bridge, meter)
     message = _message(request)
     peak_before = worker.peak_memory_bytes
     cpu_before = meter.watch(worker, request.limits["cpu_s"])
+    turn.join(worker)
     started = time.perf_counter()
+
+    def used() -> Usage:
+        wall_s = time.perf_counter() - started
+        resident, peak = worker.measure_memory()
+        return Usage(
+            queue_s=queue_s,
+            wall_s=wall_s,
+            cpu_s=max(0.0, worker.cpu_s() - cpu_before),
+            nested_cpu_s=recorder.nested_cpu_s,
+            # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
+            peak_memory_bytes=peak if peak > peak_before else resident or peak,
+            bytes_in=len(message.source) + len(message.args),
+            bytes_out=worker.bytes_out,
+            host_calls=dict(recorder.calls),
+            nested_host_calls=recorder.nested_calls,
+        )
+
     try:
         verdict = await worker.run(message, request.limits, recorder.sinks())
     except BaseException:
@@ -120,30 +147,21 @@ async def execute(
         with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
             await worker.wait()
         metrics.ended[Outcome.CANCELLED].inc()
+        book.note(request, Outcome.CANCELLED, used())
         raise
     finally:
         meter.unwatch(worker)
-    wall_s = time.perf_counter() - started
-    resident, peak = worker.measure_memory()
-    usage = Usage(
-        queue_s=queue_s,
-        wall_s=wall_s,
-        cpu_s=max(0.0, worker.cpu_s() - cpu_before),
-        nested_cpu_s=recorder.nested_cpu_s,
-        # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
-        peak_memory_bytes=peak if peak > peak_before else resident or peak,
-        bytes_in=len(message.source) + len(message.args),
-        bytes_out=worker.bytes_out,
-        host_calls=dict(recorder.calls),
-        nested_host_calls=recorder.nested_calls,
-    )
+        turn.leave(worker)
+    usage = used()
+    book.note(request, verdict.outcome, usage)
     return _result(request, verdict, usage, recorder, metrics)
 
 
 def _message(request: RunRequest) -> Run:
     limits = request.limits.values
     try:
-        arguments = b"".join(map(encode_value, (list(request.args), dict(request.config), request.authority.tools)))
+        told = (list(request.args), dict(request.config), request.authority.tools, request.secrets.table)
+        arguments = b"".join(map(encode_value, told))
     except UnicodeEncodeError:
         raise Problem(Code.BAD_REQUEST, "an argument holds half of a surrogate pair, which is not text") from None
     except RecursionError:
@@ -165,7 +183,7 @@ def _message(request: RunRequest) -> Run:
 class _Recorder:
     """What a run says on its way: calls counted and answered, lines and progress handed on."""
 
-    def __init__(self, request: RunRequest, worker: Worker, bridge: Bridge, meter: Meter) -> None:
+    def __init__(self, request: RunRequest, worker: Worker, turn: Turn, bridge: Bridge, meter: Meter) -> None:
         self.run_id = new_run_id()
         self.calls: Counter[str] = Counter()
         self.nested_cpu_s = 0.0
@@ -173,11 +191,12 @@ class _Recorder:
         self.log_bytes = 0
         self._request = request
         self._worker = worker
+        self._turn = turn
         self._bridge = bridge
         self._meter = meter
         self._deadline = trio.current_time() + request.limits["timeout_s"]
         self.nested_calls = 0
-        self._context = HostContext(request, self.run_id, self._line, self._left, self._charge)
+        self._context = HostContext(request, self.run_id, self._line, self._left, self._charge, turn)
 
     def sinks(self) -> Sinks:
         return Sinks(self._call, self._log, self._progress)
@@ -186,7 +205,7 @@ class _Recorder:
         # Names that are not host calls share one entry: a script must not grow our tables.
         name = call.name if call.name in self._bridge.names else "(unknown)"
         self.calls[name] += 1
-        if not self._calls_left():
+        if not self._calls_left() or self._turn.host_call() is not None:
             return HostReply(False, b"too many host calls")  # never read
         started = time.perf_counter()
         reply = await self._bridge.call(self._context, call.name, call.args)

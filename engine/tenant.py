@@ -15,13 +15,15 @@ LimitSource = Literal["script", "tenant", "engine"]
 class Tenant:
     """An isolated user of the engine. `weight` is its share in the fair pick; `ceilings` bound its runs' limits.
 
-    `quotas` are what all its runs together may use, by the names of `[tenants.quota]`: complete where tenants are on.
+    `quotas` are what all its runs together may use, by the names of `[tenants.quota]`, which holds where
+    nothing was said for this one. `key` is the id of the API key by which it asks, if it asks by one.
     """
 
     id: str
     weight: float = 1.0
     ceilings: Mapping[str, float] = field(default_factory=dict)
     quotas: Mapping[str, float] = field(default_factory=dict)
+    key: str | None = None
 
 
 DEFAULT_TENANT = Tenant("default")

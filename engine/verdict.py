@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.errors import LimitUse
 from engine.protocol import ValueRefused, decode_value
+from engine.quota import Exceeded
 from engine.run import Failure
 from engine.tenant import BoundLimits
 from sandbox.limits import MIB, SPECS
@@ -18,12 +19,16 @@ from sandbox.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Why the supervisor killed a worker. Set before the signal is sent, so that the end of the worker finds it."""
+    """Why the supervisor killed a worker. Set before the signal is sent, so that the end of the worker finds it.
+
+    `quota` is set where it was no limit of the run's, but a quota of its tenant's.
+    """
 
     outcome: Outcome
     limit: str | None = None
     used: float | None = None
     detail: str = ""
+    quota: Exceeded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,9 @@ def _signal_name(number: int) -> str:
 
 def passed(limits: BoundLimits, mark: Mark) -> Verdict:
     """The supervisor, or the allocator, stopped the run at a limit."""
+    if mark.quota is not None:
+        quota = mark.quota
+        return Verdict(mark.outcome, failure=Failure(quota.message, quota.limit_use(), None, quota.retry_after_s))
     if mark.limit is None:
         return Verdict(mark.outcome, failure=Failure(mark.detail or f"the run ended: {mark.outcome}"))
     use = limit_use(limits, mark.limit, mark.used)

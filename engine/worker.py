@@ -199,13 +199,29 @@ class Worker:
                         return message
         return None
 
+    @property
+    def awaiting(self) -> bool:
+        """Whether it waits for the answer to a host call, and computes nothing meanwhile."""
+        return self._conversation.state is State.AWAITING_REPLY
+
+    def halt(self) -> None:
+        """Stop it where it is (SIGSTOP). It keeps everything and uses no CPU time until `proceed`."""
+        self._signal(signal.SIGSTOP)
+
+    def proceed(self) -> None:
+        """Let it go on after `halt`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._child.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                signal.pidfd_send_signal(self._child.pidfd, number)
+
     def kill(self, mark: Mark) -> None:
         """SIGKILL, for this reason. The first reason stays. Never hits another process: the pidfd is this one's."""
         if self.mark is None:
             self.mark = mark
-        if not self._child.ended.is_set():
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
-                signal.pidfd_send_signal(self._child.pidfd, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     async def close(self) -> None:
         """Kill it if it lives, wait until it is reaped, give back its descriptors. Cannot be cancelled half-way."""

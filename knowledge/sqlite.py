@@ -154,11 +154,13 @@ async def open_store(
     configured: Mapping[str, str | None] | None = None,
     readers: int = 2,
     busy_timeout_s: float = 5.0,
+    max_bytes: int | None = None,
 ) -> AsyncIterator["SqliteStore"]:
     """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
 
     `configured` maps each source label of the configuration to what is wrong with it, or None. `readers` is the number
-    of searches that run side by side. `busy_timeout_s` bounds the wait for another process's lock.
+    of searches that run side by side. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` is what
+    the store may grow to: a batch that would make it larger is not written.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, no store of ours, or too new.
     """
     file = Path(path)
@@ -180,19 +182,37 @@ async def open_store(
             await lanes[0].run(partial(_check_schema, file=file))
         except apsw.Error as error:
             raise StoreError(_opening_text(file, error)) from error
-        yield SqliteStore(file, writer, tuple(lanes), configured or {})
+        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes)
+
+
+@asynccontextmanager
+async def open_empty_store() -> AsyncIterator["SqliteStore"]:
+    """A store without documents, in memory and for reading: what there is where there is no file."""
+    async with open_lane(":memory:", create=True, reading=False, busy_timeout_s=0) as lane:
+        await lane.run(lambda db: _rows(db, _SCHEMA))
+        yield SqliteStore(Path(), None, (lane,), {})
 
 
 class SqliteStore:
     """A `WritableStore` in one file; made by `open_store`, whose block it does not outlive."""
 
     def __init__(
-        self, file: Path, writer: "Lane | None", readers: tuple["Lane", ...], configured: Mapping[str, str | None]
+        self,
+        file: Path,
+        writer: "Lane | None",
+        readers: tuple["Lane", ...],
+        configured: Mapping[str, str | None],
+        max_bytes: int | None = None,
     ) -> None:
         self._file = file
         self._writer = writer
         self._readers = readers
         self._configured = dict(configured)
+        self._max_bytes = max_bytes
+
+    def with_sources(self, configured: Mapping[str, str | None]) -> "SqliteStore":
+        """The same store, with this said to be configured."""
+        return SqliteStore(self._file, self._writer, self._readers, configured, self._max_bytes)
 
     async def search(self, query: SearchQuery) -> SearchAnswer:
         """Find documents; see `Store`. Raises ValueError for an unknown mode or a `since` that is no time."""
@@ -332,9 +352,10 @@ class SqliteStore:
     async def apply(self, batch: Batch) -> Applied:
         """Write a batch in one transaction. A document of a known source_id keeps its id.
 
-        Cancelled midway it is rolled back, or was already written as a whole.
+        Cancelled midway it is rolled back, or was already written as a whole. Raises StoreError, among others for a
+        batch with documents that would make the store larger than `max_bytes`.
         """
-        return await _answered(self._require_writer().run(partial(_apply, batch=batch)))
+        return await _answered(self._require_writer().run(partial(_apply, batch=batch, max_bytes=self._max_bytes)))
 
     def _require_writer(self) -> "Lane":
         if self._writer is None:
@@ -544,7 +565,7 @@ def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
     return {"id": chunk_id, "document_id": document_id, "chunk_index": index, "text": text}
 
 
-def _apply(db: apsw.Connection, batch: Batch) -> Applied:
+def _apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Applied:
     with db:
         source = _source_row(db, batch.source)
         for document in batch.upserts:
@@ -559,7 +580,17 @@ def _apply(db: apsw.Connection, batch: Batch) -> Applied:
             # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
             # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
             db.execute("INSERT INTO chunks(chunks, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
+        if batch.upserts and max_bytes is not None and (used := _used_bytes(db)) > max_bytes:
+            raise StoreError(
+                f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
+                "before these were written, these were not"
+            )
     return Applied(len(batch.upserts), deleted, sum(len(document.chunks) for document in batch.upserts))
+
+
+def _used_bytes(db: apsw.Connection) -> int:
+    """The pages in use, with those of the transaction under way. Free ones are used again before the file grows."""
+    return int((db.pragma("page_count") - db.pragma("freelist_count")) * db.pragma("page_size"))
 
 
 def _source_row(db: apsw.Connection, label: str) -> int:

@@ -75,6 +75,7 @@ ADDED: tuple[str, ...] = (
     "env.get",
     "fs.read", "fs.list",
     "sleep",
+    "secrets",
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")

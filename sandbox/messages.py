@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 LayerState = Literal["active", "unavailable", "off"]
 
@@ -25,7 +25,7 @@ class LayerReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Supervisor to worker: execute. `args` is three msgpack values: arguments, config table, names of tools."""
+    """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets."""
 
     source: bytes
     chunk_name: str

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,16 @@ import trio
 from hypercorn.config import Config as HypercornConfig
 
 from engine.config import LoadedConfig, ServerConfig, parse_bind
+from engine.errors import Problem
 from server import http1, logs, rest
 from server.access import Access, is_loopback
-from server.asgi import MCP_PATH, App, Receive, Scope, Send
+from server.asgi import MCP_PATH, App, Receive, Scope, Send, exchange_of
+from server.auth import Auth
 from server.banner import listening, loaded_lines
 from server.guard import Guard
 from server.logs import log
 from server.mcp_http import Mcp
-from server.problems import leaf
+from server.problems import Answer, leaf, problem_answer
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -42,6 +44,12 @@ class Refused(Exception):
     """The server cannot start as asked. One line for whoever started it."""
 
 
+async def _answer(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that says one thing."""
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
 @asynccontextmanager
 async def open_app(
     service: "Service", settings: ServerConfig, bind_host: str, mcp: Mcp | None = None
@@ -55,16 +63,20 @@ async def open_app(
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         app: App = speaking if scope["path"] in _MCP_PATHS else quart
-        await app(scope, receive, send)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(service.at_hand(exchange_of(scope).tenant))
+            except Problem as problem:
+                app = partial(_answer, problem_answer(problem))
+            await app(scope, receive, send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
-    async with speaking.run():
-        yield Guard(
-            route,
-            access,
-            max_body_bytes=settings.max_body_bytes,
-            body_timeout_s=settings.body_timeout_s,
-        )
+    auth = Auth(service.control if service.loaded.config.tenants.enabled else None, service.engine.count_request)
+    guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
+    async with speaking.run(), trio.open_nursery() as nursery:
+        nursery.start_soon(auth.expel, guard.active)
+        yield guard
+        nursery.cancel_scope.cancel()
 
 
 async def serve_app(
@@ -187,10 +199,10 @@ async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | N
         host, port = parse_bind(bind or settings.bind)
     except ValueError as error:
         raise Refused(str(error)) from None
-    if not is_loopback(host) and not settings.allow_anonymous:
+    if not (is_loopback(host) or settings.allow_anonymous or loaded.config.tenants.enabled):
         raise Refused(
             f"{host} can be reached by others and there are no keys: "
-            "bind to 127.0.0.1, or set server.allow_anonymous = true"
+            "bind to 127.0.0.1, set tenants.enabled = true, or set server.allow_anonymous = true"
         )
     if opener is None:
         from agents.service import open_service

@@ -6,6 +6,7 @@ from urllib.parse import parse_qs
 
 import trio
 
+from engine.control.identity import ANONYMOUS, Identity
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 
@@ -40,6 +41,8 @@ class Exchange:
         "ending",
         "finished",
         "headers",
+        "identity",
+        "key",
         "on_drain",
         "pending",
         "query",
@@ -54,6 +57,9 @@ class Exchange:
         self.query = query
         self.scope = scope
         self.tenant: Tenant = DEFAULT_TENANT
+        # Set by the layer that knows keys, before an application is called; `key` is what was presented.
+        self.identity: Identity = ANONYMOUS
+        self.key: str | None = None
         self.body = b""
         self.buffered = 0
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).

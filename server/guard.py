@@ -14,6 +14,7 @@ import trio
 from engine.errors import Code, Problem
 from server.access import Access
 from server.asgi import KEY, MCP_PATH, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
+from server.auth import Auth
 from server.logs import log, report
 from server.problems import Answer, Headers, internal, leaf, problem_answer
 
@@ -26,6 +27,8 @@ LINGER_S = 2.0
 # All bodies together may take this many times the bound of one: more is refused until some have been served.
 BODIES = 64
 
+# The answer to a preflight, and to nothing else that is decided here.
+_PREFLIGHT = 204
 _CLOSE = (b"connection", b"close")
 # On every answer: what we say depends on who asks, and is never to be guessed to be a page.
 _ALWAYS: Headers = [(b"vary", b"origin"), (b"x-content-type-options", b"nosniff")]
@@ -42,9 +45,10 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#]*)([^?#]*)", re.IGNORECASE)
 class Guard:
     """An ASGI application in front of another one, for `server.http1`: one HTTP request a call."""
 
-    def __init__(self, app: App, access: Access, *, max_body_bytes: int, body_timeout_s: float) -> None:
+    def __init__(self, app: App, access: Access, auth: Auth, *, max_body_bytes: int, body_timeout_s: float) -> None:
         self.app = app
         self.access = access
+        self.auth = auth
         self.max_body_bytes = max_body_bytes
         self.body_timeout_s = body_timeout_s
         self.draining = False
@@ -57,6 +61,10 @@ class Guard:
     def in_flight(self) -> int:
         """How many requests are being served now."""
         return len(self._active)
+
+    def active(self) -> frozenset[Exchange]:
+        """The requests that are being served now."""
+        return frozenset(self._active)
 
     def drain(self) -> None:
         """From now on refuse new requests, and end the answers that would never end by themselves."""
@@ -82,6 +90,9 @@ class Guard:
         try:
             with cancel_scope:
                 early = self._check(scope, headers, cors)
+                if early is None or early.status != _PREFLIGHT:
+                    # Whoever has no key hears nothing else, whatever else is wrong. Browsers send preflights without.
+                    early = await self.auth.refusal(scope, exchange) or early
                 if early is None and exchange.pending:
                     early = await self._read_body(exchange, receive)
                 if early is not None:
@@ -260,4 +271,4 @@ def _preflight(headers: dict[bytes, bytes]) -> Answer:
     ]
     if asked and _HEADER_NAMES.fullmatch(asked):
         allowed.append((b"access-control-allow-headers", asked))
-    return Answer(204, allowed, b"")
+    return Answer(_PREFLIGHT, allowed, b"")

@@ -158,7 +158,9 @@ class Handlers:
         # Nothing here asks a client for input, so a state that one sends back was never ours: -32602.
         security = RequestStateSecurity.ephemeral()
         security.bind_principal = lambda ctx: self._caller(ctx).tenant.id
-        server.middleware += [RequestStateBoundary(security, default_audience="engine"), explained]
+        # In place of the SDK's own, which keeps spans for OpenTelemetry: nothing here collects them, and they are 4 %
+        # of what a call costs the front end.
+        server.middleware = [RequestStateBoundary(security, default_audience="engine"), explained]
         return server
 
     # ---- tools ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from engine.tenant import DEFAULT_TENANT, Tenant
 from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of
 from server.body import check_content_type, parse_json
 from server.mcp import Handlers
+from server.mcp_late import Late
 from server.mcp_listen import Listeners
 from server.problems import INVALID_REQUEST, PARSE_ERROR, Answer, problem_answer, rpc_answer
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _VERSION = b"mcp-protocol-version"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
-_KNOWN = _HANDSHAKE | {version.encode() for version in MODERN_PROTOCOL_VERSIONS}
+_MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
+_KNOWN = _HANDSHAKE | _MODERN
 
 # Whose request is being served. The SDK asks for a tool's schema before there is a context to ask.
 _asking: ContextVar[Tenant] = ContextVar("_asking", default=DEFAULT_TENANT)
@@ -45,17 +47,23 @@ class Mcp:
         self._service = service
         self.listeners = Listeners()
         self.server: Server[Any] = handlers(service, self.listeners).server(self._input_schema)
-        # Host and Origin are the guard's business. Event streams, not plain JSON: only they carry progress.
-        self._manager = StreamableHTTPSessionManager(
-            self.server, stateless=True, json_response=False, max_request_body_size=max_body_bytes
+        # Host and Origin are the guard's business.
+        streaming, plain = (
+            StreamableHTTPSessionManager(
+                self.server, stateless=True, json_response=json, max_request_body_size=max_body_bytes
+            )
+            for json in (False, True)
         )
+        self._streaming, self._plain = streaming, plain
+        self._late = Late()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Open what requests need. An error in any of its tasks cancels the block and comes out of it."""
-        async with self._manager.run(), trio.open_nursery() as nursery:
+        async with self._streaming.run(), self._plain.run(), trio.open_nursery() as nursery:
             with self._service.changes.heard_by(self.listeners.hear):
                 nursery.start_soon(self.listeners.watch)
+                nursery.start_soon(self._late.watch)
                 yield
             nursery.cancel_scope.cancel()
 
@@ -68,10 +76,10 @@ class Mcp:
         if b"accept" not in exchange.headers:  # RFC 9110 section 12.5.1: no Accept means anything will do
             scope["headers"] = [*scope["headers"], (b"accept", b"*/*")]
         try:
-            answer = self._refuse(scope, exchange)
+            answer = self._judge(scope, exchange)
         except Problem as problem:
             answer = problem_answer(problem)
-        if answer is not None:
+        if isinstance(answer, Answer):
             await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
             await send({"type": "http.response.body", "body": answer.body})
             return
@@ -79,12 +87,19 @@ class Mcp:
             exchange.when_draining(exchange.end)
         asking = _asking.set(exchange.tenant)
         try:
-            await self._manager.handle_request(scope, receive, send)
+            if _only_answered(exchange, answer):
+                with self._late.looked_after(send) as say:
+                    await self._plain.handle_request(scope, receive, say)
+            else:
+                await self._streaming.handle_request(scope, receive, send)
         finally:
             _asking.reset(asking)
 
-    def _refuse(self, scope: Scope, exchange: Exchange) -> Answer | None:
-        """What is wrong before any JSON-RPC is spoken, in our words: the SDK's would be bare or show Python's."""
+    def _judge(self, scope: Scope, exchange: Exchange) -> Answer | dict[str, Any]:
+        """The message of a request, which is empty for GET; or what is wrong before any JSON-RPC is spoken.
+
+        In our words: the SDK's would be bare or show Python's.
+        """
         method = scope["method"]
         agent = agent_of(exchange.query)
         if agent is not None:
@@ -100,10 +115,22 @@ class Mcp:
             answer.headers.append((b"allow", f"{names}, OPTIONS".encode()))
             return answer
         if method == "GET":
-            return None
+            return {}
         check_content_type(exchange.headers.get(b"content-type"))
         message = _message(exchange.body)
-        return message if isinstance(message, Answer) else _refuse_headers(scope, message)
+        return message if isinstance(message, Answer) else _refuse_headers(scope, message) or message
+
+
+def _only_answered(exchange: Exchange, message: Mapping[str, Any]) -> bool:
+    """Whether nothing but the answer will be said: a request of 2026-07-28 that asks for no progress and no changes.
+
+    Only event streams carry either. Without one the SDK needs no tasks beside the handler, which is a fifth of what a
+    call costs the front end; who leaves is cancelled by the guard all the same.
+    """
+    if exchange.headers.get(_VERSION) not in _MODERN or message.get("method") == "subscriptions/listen":
+        return False
+    meta = message.get("params", {}).get("_meta")
+    return not (isinstance(meta, dict) and "progressToken" in meta)
 
 
 def refuse_message(raw: bytes) -> Answer | None:

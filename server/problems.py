@@ -95,9 +95,26 @@ def problem_answer(problem: Problem, status: int | None = None) -> Answer:
     headers: Headers = []
     if problem.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(problem.retry_after_s))))
+    headers += _rate_limit(problem)
     if problem.code is Code.UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="engine"'))
     return json_answer(problem.envelope(), STATUS[problem.code] if status is None else status, headers)
+
+
+def _rate_limit(problem: Problem) -> Headers:
+    """`RateLimit-Limit`, `-Remaining` and `-Reset` (seconds) of what a tenant has used up, in whole numbers.
+
+    As in draft-ietf-httpapi-ratelimit-headers-03, the last that had a header for each.
+    """
+    limit = problem.limit
+    if STATUS[problem.code] != 429 or limit is None:
+        return []
+    remaining = max(0, math.floor(limit.bound - limit.used)) if limit.used is not None else 0
+    return [
+        (b"ratelimit-limit", b"%d" % math.floor(limit.bound)),
+        (b"ratelimit-remaining", b"%d" % remaining),
+        (b"ratelimit-reset", b"%d" % max(1, math.ceil(problem.retry_after_s or 1))),
+    ]
 
 
 def internal(reference: str) -> Problem:

@@ -1,5 +1,7 @@
 """The REST front end: every route of CONTRACT section 3, as a Quart-Trio application behind the guard."""
 
+import time
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,8 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from agents.agent import Call
 from engine.errors import Code, Problem
 from sandbox.limits import SPECS
-from server.access import is_loopback
+from server import publish, usage
+from server.admin import Admin, Handler
 from server.asgi import Exchange, Receive, Send, agent_of, exchange_of
 from server.body import parse_object, unwrap
 from server.logs import report
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 FLAT_TOOLS = frozenset({"search", "get", "sources"})
 
 _METRICS = CONTENT_TYPE_LATEST.encode()
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 
 
 @cache
@@ -75,6 +77,15 @@ def _exchange() -> Exchange:
     return exchange_of(request.scope)  # type: ignore[arg-type]
 
 
+def _view(handler: Handler) -> Callable[..., Awaitable[QuartResponse]]:
+    """A handler that knows nothing of Quart, as a view."""
+
+    async def view(**names: str) -> QuartResponse:
+        return _Answered(await handler(_exchange(), **names))
+
+    return view
+
+
 def create(service: "Service") -> QuartTrio:
     """The application for one service."""
     app = _Quart("server", static_folder=None, template_folder=None)
@@ -88,6 +99,8 @@ def create(service: "Service") -> QuartTrio:
         # Why is in the log: the reason may name files of this machine.
         if found.pop("trouble", None) and not any(found["workers"].values()):
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
+        if service.loaded.config.tenants.enabled and not _exchange().identity.operator:
+            return _json({"status": "ok", "version": engine_version()})
         # Of a configuration that was edited and cannot be used, the last good one is in force: why is in the log.
         configuration = "ok" if service.trouble is None else "stale"
         about = {"scripts_failing": len(service.failures), "configuration": configuration}
@@ -123,18 +136,20 @@ def create(service: "Service") -> QuartTrio:
         return _json({"result": value} if wrapped else value)
 
     async def show_limits() -> QuartResponse:
-        bound = engine.limits_for({}, _exchange().tenant)
+        tenant = _exchange().tenant
+        bound = engine.limits_for({}, tenant)
+        stored = await service.stored_bytes(tenant) if service.loaded.config.tenants.enabled else None
         shown = {
             name: {"value": bound[name], "unit": spec.unit, "source": bound.sources[name]}
             for name, spec in SPECS.items()
         }
-        return _json({"limits": shown, "quotas": {}})
+        return _json({"limits": shown, "quotas": engine.show_quotas(tenant, stored)})
 
     async def show_metrics() -> QuartResponse:
-        exchange = _exchange()
-        client = request.scope["client"]
-        if client is None or not is_loopback(client[0]) or any(name in exchange.headers for name in _FORWARDED):
-            raise Problem(Code.FORBIDDEN, "metrics are for clients on this machine")
+        if not _exchange().identity.operator:
+            tenants = service.loaded.config.tenants.enabled
+            whom = "the operator's key" if tenants else "clients on this machine"
+            raise Problem(Code.FORBIDDEN, f"metrics are for {whom}")
         body = engine.render_metrics()
         return _Answered(Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body))
 
@@ -149,6 +164,10 @@ def create(service: "Service") -> QuartTrio:
         ("/agents/<name>/prompt", "POST", prompt),
     ):
         app.add_url_rule(rule, view.__name__, view, methods=[method])
+
+    admin = Admin(service, time.time)
+    for rule, method, handler in (*admin.routes(), *publish.routes(service), *usage.routes(service)):
+        app.add_url_rule(rule, f"{method} {rule}", _view(handler), methods=[method])
 
     async def failed(error: Exception) -> QuartResponse:
         cause = leaf(error)

@@ -534,14 +534,15 @@ async def _opened(
             opener = open_service
         from agents.reload import reloading
 
-        async with opener(loaded) as service, reloading(service):
+        async with opener(loaded) as service, reloading(service), service.at_hand(DEFAULT_TENANT):
             yield service
         return
     async with open_server(loaded, bind, opener) as ready, trio.open_nursery() as nursery:
         timeout = loaded.config.server.graceful_timeout_s
         nursery.start_soon(partial(serve_app, ready.guard, ready.listener, stop, graceful_timeout_s=timeout))
         _tell([f"HTTP is served on {ready.url}"])
-        yield ready.service
+        async with ready.service.at_hand(DEFAULT_TENANT):
+            yield ready.service
         stop.set()
 
 

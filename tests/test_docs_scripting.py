@@ -34,8 +34,8 @@ from standin import Asked, Said, stand_in
 
 from agents import calls
 from agents.agent import AgentArgument, AgentPrompt, Call
+from agents.describing import DESCRIBE_TIMEOUT_S
 from agents.kinds.lua import COMPLETE_S
-from agents.loader import DESCRIBE_TIMEOUT_S
 from agents.schema import MAX_SCHEMA_NODES
 from agents.script import GRANTS
 from agents.service import Service, open_service
@@ -500,7 +500,7 @@ async def test_the_example_of_an_error_fails_with_the_message_and_traceback_that
 SEEN = """
     local seen = {}
     for name, value in pairs(_G) do
-        if type(value) == "table" and value ~= _G then
+        if type(value) == "table" and value ~= _G and next(value) then
             for inner in pairs(value) do seen[#seen + 1] = name .. "." .. inner end
         else
             seen[#seen + 1] = name

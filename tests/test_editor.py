@@ -55,8 +55,8 @@ def names(of: str) -> set[str]:
 
 
 def added(text: str = TEXT) -> set[str]:
-    """The globals: all functions but those of the context, and the constants of libraries."""
-    constants = {name for name in tables(text) if "." in name}
+    """The globals: all functions but those of the context, the constants of libraries, and the table of secrets."""
+    constants = {name for name in tables(text) if "." in name or name == "secrets"}
     return {name for name in functions(text) if not name.startswith("context.")} | constants
 
 
@@ -71,7 +71,7 @@ def test_the_file_is_lua() -> None:
 def test_it_names_exactly_the_globals_that_the_engine_adds() -> None:
     assert added() == set(allowlist.ADDED)
     libraries = {name.partition(".")[0] for name in allowlist.ADDED if "." in name}
-    assert {name for name in tables() if "." not in name} == libraries | ROOTS
+    assert {name for name in tables() if "." not in name} == libraries | ROOTS | {"secrets"}
 
 
 def test_it_names_exactly_what_a_running_scripts_context_offers() -> None:

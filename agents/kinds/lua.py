@@ -52,7 +52,7 @@ class LuaAgent:
 
     async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:
         """Run `agent.resolve`. Raises Problem `agent_error` and those of limits, or what admission refuses."""
-        result = await self.script.run("resolve", (dict(arguments), self.script.entry.extra), call, self.authority)
+        result = await self.script.run("resolve", (dict(arguments),), call, self.authority, with_config=True)
         try:
             return Resolved(agent_prompt(result.value, self.info.tools), result)
         except WrongShape as wrong:

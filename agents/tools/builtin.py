@@ -117,17 +117,18 @@ class BuiltinTool:
     """A tool that the engine itself answers."""
 
     info: ToolInfo
-    _answer: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    _store_of: Callable[[str], Store]
+    _answer: Callable[[Store, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store)."""
-        return Called(await self._answer(params))
+        return Called(await self._answer(self._store_of(call.tenant.id), params))
 
 
-def builtin_tools(store: Store, *, default_limit: int) -> tuple[BuiltinTool, ...]:
-    """The three tools over one store. `default_limit` is `retrieval.final_limit`."""
+def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[BuiltinTool, ...]:
+    """The three tools. `store_of` has the store of each tenant; `default_limit` is `retrieval.final_limit`."""
 
-    async def search(params: Mapping[str, Any]) -> dict[str, Any]:
+    async def search(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
         if not params["query"].strip():
             raise Problem(Code.BAD_REQUEST, "search: query must not be empty")
         arguments = msgspec.convert({k: v for k, v in params.items() if v is not None}, knowledge.SearchArguments)
@@ -141,7 +142,7 @@ def builtin_tools(store: Store, *, default_limit: int) -> tuple[BuiltinTool, ...
             shown["warnings"] = list(answer.warnings)
         return shown
 
-    async def get(params: Mapping[str, Any]) -> dict[str, Any]:
+    async def get(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
         if not params["id"].strip():
             raise Problem(Code.BAD_REQUEST, "get: id must not be empty")
         document = await _answered(store.get(params["id"]))
@@ -149,10 +150,11 @@ def builtin_tools(store: Store, *, default_limit: int) -> tuple[BuiltinTool, ...
             raise Problem(Code.NOT_FOUND, f"get: document not found: {params['id'][:128]}")
         return knowledge.document_as_json(document)
 
-    async def sources(params: Mapping[str, Any]) -> dict[str, Any]:
+    async def sources(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"sources": [knowledge.source_as_json(source) for source in await _answered(store.sources())]}
 
-    return (BuiltinTool(SEARCH, search), BuiltinTool(GET, get), BuiltinTool(SOURCES, sources))
+    answers = ((SEARCH, search), (GET, get), (SOURCES, sources))
+    return tuple(BuiltinTool(info, store_of, answer) for info, answer in answers)
 
 
 async def _answered(answer: Awaitable[T]) -> T:

@@ -289,6 +289,10 @@ function http.patch(url, body, options) end
 ---@return string
 function http.basic_auth(user, password) end
 
+---Placeholders by the names of secrets: `secrets.TOKEN`. The engine puts the value into requests to the secret's host.
+---@type table<string, string>
+secrets = {}
+
 ---Environment variables that `env` in the script's table of the configuration names.
 env = {}
 

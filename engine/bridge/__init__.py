@@ -16,6 +16,7 @@ import trio
 
 from engine.protocol import encode_value
 from engine.run import RunRequest, Usage
+from engine.turns import Turn
 from sandbox.messages import HostReply
 
 log = structlog.get_logger("engine.bridge")
@@ -25,12 +26,16 @@ class CallRefused(Exception):
     """The call cannot be answered; the text is raised in the script, where pcall can catch it. Safe to show."""
 
 
+class CallDenied(CallRefused):
+    """The call asks for something that the script was not granted: the audit log has a row for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostContext:
     """On whose behalf a handler acts: the run, its name in logs, and its log (`level`, `text`).
 
     `left` is what the run has left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes what a run cost that was
-    made on its behalf.
+    made on its behalf; `turn` is the turn at computing that both share, None in tests of handlers.
     """
 
     request: RunRequest
@@ -38,6 +43,7 @@ class HostContext:
     log: Callable[[str, str], None]
     left: Callable[[], Mapping[str, float]]
     charge: Callable[[Usage], None]
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class Bridge:
         # Invariant: an entry for every tenant and family with a call under way or waiting, and no other.
         self._gates: dict[tuple[str, str], _Gate] = {}
         self.names = frozenset(self._functions)
+        # Told of every call that asked for what was not granted, with its name.
+        self.on_denied: Callable[[RunRequest, str], None] | None = None
         self._decoders = {name: msgspec.msgpack.Decoder(f.arguments) for name, f in self._functions.items()}
 
     async def call(self, context: HostContext, name: str, arguments: bytes) -> HostReply:
@@ -79,6 +87,7 @@ class Bridge:
         if function is None:
             return _error(f"there is no host call {name[:64]!r}")
         if name not in request.grants:
+            self._denied(request, name)
             return _error(f"{name} is not granted to {request.name!r}")
         try:
             decoded = self._decoders[name].decode(arguments)
@@ -90,10 +99,16 @@ class Bridge:
             async with self._turn(request.tenant.id, name.partition(".")[0], function.at_once):
                 return HostReply(True, encode_value(await function.handler(context, decoded)))
         except CallRefused as refused:
+            if isinstance(refused, CallDenied):
+                self._denied(request, name)
             return _error(f"{name}: {refused}")
         except Exception:
             log.exception("host call failed", call=name, tenant=request.tenant.id, script=request.name)
             return _error(f"{name}: internal error of the engine; its log says more")
+
+    def _denied(self, request: RunRequest, name: str) -> None:
+        if self.on_denied is not None:
+            self.on_denied(request, name)
 
     @asynccontextmanager
     async def _turn(self, tenant: str, family: str, at_once: int) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import trio
 
-from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
 from engine.run import RunRequest
 
 READ, LIST = "fs.read", "fs.list"
@@ -59,7 +59,8 @@ class ListArguments(msgspec.Struct):
 
 
 def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
-    """The family: what it reads is `authority.folder` of the run that calls, but for the engine's own `private` files.
+    """The family: what it reads is `authority.folder` of the run that calls, but for what is `private` to the engine:
+    files, and folders with all that is in them.
 
     An operator may well keep scripts beside the configuration and the stores, which hold more than a script may see.
     """
@@ -95,7 +96,7 @@ def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
             patterns = parse_glob(arguments.glob) if arguments.glob is not None else None
         except ValueError as error:
             raise CallRefused(f"glob: {error}") from None
-        return await in_thread(context.request, partial(list_folder, folder, parts, patterns))
+        return await in_thread(context.request, partial(list_folder, folder, parts, patterns, private=kept_private))
 
     return (
         HostFunction(READ, ReadArguments, read, at_once=AT_ONCE),
@@ -107,7 +108,7 @@ def _where(request: RunRequest, path: object) -> tuple[Path, Parts]:
     try:
         parts = parse_path(path)
     except ValueError as error:
-        raise CallRefused(f"path: {error}") from None
+        raise CallDenied(f"path: {error}") from None
     folder = request.authority.folder
     if folder is None:
         raise CallRefused(f"{request.name!r} has no folder of its own: it was not loaded from a file")
@@ -219,7 +220,7 @@ def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Ite
     be called in a thread. Raises CallRefused; OSError where the fault is the host's.
     """
     *folders, name = parts
-    with _opened_folder(root, tuple(folders)) as folder:
+    with _opened_folder(root, tuple(folders), private) as folder:
         with _refusals(parts):
             # Looked at before it is opened: opening a device may already do something.
             _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), parts)
@@ -228,7 +229,7 @@ def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Ite
             info = os.fstat(descriptor)
             _require_file(info, parts)  # and again: the name may be another file's by now
             if any(_is_same(path, info) for path in private):
-                raise CallRefused(f"{_shown(parts)} is a file of the engine's own, which no script may read")
+                raise CallDenied(f"{_shown(parts)} is a file of the engine's own, which no script may read")
             if info.st_size > bound:
                 raise _too_large(parts, f"{info.st_size}", bound, set_by)
             chunks, left = [], bound + 1
@@ -250,7 +251,9 @@ def _is_same(path: Path, info: os.stat_result) -> bool:
         return False
 
 
-def list_folder(root: Path, parts: Parts, patterns: tuple[str, ...] | None) -> list[dict[str, Any]]:
+def list_folder(
+    root: Path, parts: Parts, patterns: tuple[str, ...] | None, *, private: Iterable[Path] = ()
+) -> list[dict[str, Any]]:
     """The entries of a folder whose names match one of the patterns of `parse_glob`, sorted by their names' bytes.
 
     Each is `{name, path, type, size, modified}`: `path` from `root`, `type` is file, directory, symlink or other,
@@ -260,7 +263,7 @@ def list_folder(root: Path, parts: Parts, patterns: tuple[str, ...] | None) -> l
     # Matching is bounded: what `translate` makes of a `*` keeps the first place that fits, and never tries another.
     matchers = None if patterns is None else [re.compile(fnmatch.translate(pattern)) for pattern in patterns]
     found: list[tuple[bytes, dict[str, Any]]] = []
-    with _opened_folder(root, parts) as folder, _refusals(parts), os.scandir(folder) as listing:
+    with _opened_folder(root, parts, private) as folder, _refusals(parts), os.scandir(folder) as listing:
         for count, entry in enumerate(listing):
             if count >= MAX_ENTRIES:
                 raise CallRefused(f"{_shown(parts)} has more than {MAX_ENTRIES} entries, too many to list")
@@ -296,8 +299,11 @@ def _kind(info: os.stat_result) -> str:
 
 
 @contextmanager
-def _opened_folder(root: Path, parts: Parts) -> Iterator[int]:
-    """A descriptor of the folder that these names lead to, for the time of the block. Raises CallRefused."""
+def _opened_folder(root: Path, parts: Parts, private: Iterable[Path]) -> Iterator[int]:
+    """A descriptor of the folder that these names lead to, for the time of the block. Raises CallRefused.
+
+    None of them may be `private`; `root` may lie in one that is, as the engine may have put it there.
+    """
     try:
         current = os.open(root, _ROOT)
     except OSError as error:
@@ -310,6 +316,9 @@ def _opened_folder(root: Path, parts: Parts) -> Iterator[int]:
                 below = os.open(name, _FOLDER, dir_fd=current)
             os.close(current)
             current = below
+            info = os.fstat(current)
+            if any(_is_same(path, info) for path in private):
+                raise CallDenied(f"{_shown(parts[:depth])} is a folder of the engine's own, which no script may read")
         yield current
     finally:
         os.close(current)

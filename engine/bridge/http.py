@@ -21,8 +21,10 @@ import structlog
 import trio
 
 from engine import egress
-from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
 from engine.egress import Scalar, Target
+from engine.run import Usage
+from engine.secrets import SecretRefused, Veil
 
 if TYPE_CHECKING:  # 40 ms that a service without http calls does not spend: `_Connections.outbound`
     import httpcore2
@@ -43,6 +45,9 @@ MAX_REQUEST_HEADER_BYTES = 16 * 1024
 # A megabyte of `[],[],` is a hundred megabytes of lists. More values than this a script has to decode by itself, in
 # its own memory (about 80 ms and 50 MB of ours at the bound).
 MAX_JSON_VALUES = 1_000_000
+
+# Bytes that are searched for secrets without a thread: about a millisecond.
+VEILED_AT_ONCE = 1024 * 1024
 
 # RFC 9110 section 5.1 and 5.5. Control characters would end the header.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -182,22 +187,47 @@ async def _hop(
     with record:
         if (refused := egress.refusal(rules, target)) is not None:
             record.decision = "refused: not in allow_hosts"
-            raise CallRefused(_refused_redirect(target, refused) if redirected else refused)
+            raise CallDenied(_refused_redirect(target, refused) if redirected else refused)
+        try:
+            filled = run.secrets.fill(target, request.headers, request.body, limits.http_bytes)
+        except SecretRefused as refusal:
+            record.decision = "refused: a secret"
+            raise CallDenied(str(refusal)) from None
+        record.secrets = filled.used
+        leaving = replace(request, target=filled.target, headers=filled.headers, body=filled.body)
         try:
             async with outbound.exchange(
-                run.tenant.id, request, lambda address: egress.may_connect(rules, address, target.port), record.trace
+                run.tenant.id, leaving, lambda address: egress.may_connect(rules, address, target.port), record.trace
             ) as answer:
-                following = _redirect(request, answer)
+                veil = run.secrets.veil(target, filled.forms)
+                # From the request as the script made it: what the next host may have of secrets is decided there.
+                following = _redirect(request, answer, veil)
                 if following is None:
                     body = await answer.read(limits.http_bytes, "limits.http_bytes")
-                    return _shown(answer, body, target.url, limits.value_depth)
+                    headers = {name: veil.text(value) for name, value in answer.headers.items()}
+                    body = await _veiled(body, veil, context)
+                    return _shown(answer.status, headers, body, target.url, limits.value_depth)
                 await answer.discard()
                 return following
         except NotPermitted as refusal:
             record.decision = "refused: not a public address"
-            raise CallRefused(str(refusal)) from None
+            raise CallDenied(str(refusal)) from None
         except ExchangeFailed as failed:
             raise CallRefused(str(failed)) from None
+
+
+async def _veiled(body: bytes, veil: Veil, context: HostContext) -> bytes:
+    """The body without secrets. Where that is work, it is done in a thread and is part of what the run cost."""
+    if veil.work(len(body)) <= VEILED_AT_ONCE:
+        return veil.data(body)
+
+    def work() -> tuple[bytes, float]:
+        started = time.thread_time()
+        return veil.data(body), time.thread_time() - started
+
+    body, cpu_s = await trio.to_thread.run_sync(work)
+    context.charge(Usage(cpu_s=cpu_s))
+    return body
 
 
 def _refused_redirect(target: Target, refused: str) -> str:
@@ -208,10 +238,12 @@ def _refused_redirect(target: Target, refused: str) -> str:
 
 
 class _Record:
-    """One hop's line in the egress log. Neither path nor query, header nor body is in it: they may hold secrets."""
+    """One hop's line in the egress log. Neither path nor query, header nor body is in it: they may hold
+    secrets, of which it has the names."""
 
     def __init__(self, context: HostContext, request: "Request", trace: "Trace") -> None:
         self.decision = "allowed"
+        self.secrets: tuple[str, ...] = ()
         self.trace = trace
         self._context = context
         self._request = request
@@ -230,6 +262,7 @@ class _Record:
             host=target.host, port=target.port, address=trace.address, decision=self.decision, status=trace.status,
             bytes_in=trace.bytes_in, bytes_out=trace.bytes_out,
             wall_ms=round((time.perf_counter() - self._started) * 1000, 1), failed=failed,
+            **({"secrets": self.secrets} if self.secrets else {}),
         )  # fmt: skip
 
 
@@ -301,13 +334,13 @@ def _on_the_wire(
     return tuple((name.encode("ascii"), value.encode()) for name, value in {**ours, **headers}.items())
 
 
-def _redirect(request: "Request", answer: "Answer") -> "Request | None":
+def _redirect(request: "Request", answer: "Answer", veil: Veil) -> "Request | None":
     """The request that an answer redirects to, or None. Raises CallRefused for a place that is none."""
     location = answer.headers.get("location")
     if answer.status not in _REDIRECTS or location is None:
         return None
     try:
-        target = egress.redirected(request.target, location)
+        target = egress.redirected(request.target, veil.location(location))
     except ValueError as error:
         raise CallRefused(f"the answer of {request.target.host} redirects, and {error}") from None
     headers = {name.decode(): value.decode() for name, value in request.headers}
@@ -333,15 +366,15 @@ def _same_place(start: Target, end: Target) -> bool:
 # ---- answers ----------------------------------------------------------------------------------------------------
 
 
-def _shown(answer: "Answer", body: bytes, url: str, max_depth: int) -> dict[str, Any]:
+def _shown(status: int, headers: Mapping[str, str], body: bytes, url: str, max_depth: int) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "status": answer.status,
-        "ok": 200 <= answer.status < 300,
-        "headers": answer.headers,
+        "status": status,
+        "ok": 200 <= status < 300,
+        "headers": headers,
         "body": body,
         "url": url,
     }
-    value = _json(answer.headers.get("content-type", ""), body, max_depth)
+    value = _json(headers.get("content-type", ""), body, max_depth)
     return shown if value is None else {**shown, "json": value}
 
 

@@ -3,7 +3,7 @@
 The builtin tools of the same names give the same answers through the same functions (`agents/tools/builtin.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -42,14 +42,14 @@ class NoArguments(msgspec.Struct):
     pass
 
 
-def functions(store: Store, *, default_limit: int) -> tuple[HostFunction, ...]:
-    """The family, bound to a store. `default_limit` is `retrieval.final_limit`."""
+def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[HostFunction, ...]:
+    """The family. `store_of` has the store of each tenant, by its id; `default_limit` is `retrieval.final_limit`."""
 
     async def search(context: HostContext, arguments: SearchArguments) -> list[dict[str, Any]]:
         if not arguments.query.strip():
             return []
         try:
-            answer = await store.search(search_query(arguments, default_limit))
+            answer = await store_of(context.request.tenant.id).search(search_query(arguments, default_limit))
         except (ValueError, EmbeddingsDisabled, StoreError) as error:
             raise CallRefused(str(error)) from None
         for warning in answer.warnings:
@@ -58,7 +58,7 @@ def functions(store: Store, *, default_limit: int) -> tuple[HostFunction, ...]:
 
     async def get(context: HostContext, arguments: GetArguments) -> dict[str, Any]:
         try:
-            document = await store.get(arguments.id)
+            document = await store_of(context.request.tenant.id).get(arguments.id)
         except StoreError as error:
             raise CallRefused(str(error)) from None
         if document is None:
@@ -69,7 +69,8 @@ def functions(store: Store, *, default_limit: int) -> tuple[HostFunction, ...]:
         try:
             # `name` is what context-harness calls the label.
             return [
-                {"name": source.source, **_without_nulls(source_as_json(source))} for source in await store.sources()
+                {"name": source.source, **_without_nulls(source_as_json(source))}
+                for source in await store_of(context.request.tenant.id).sources()
             ]
         except StoreError as error:
             raise CallRefused(str(error)) from None

@@ -508,6 +508,13 @@ env.fs = {
 env.sleep = function(seconds)
     host_call("sleep", { seconds = seconds })
 end
+-- Placeholders of secrets: filled by main; the host puts the values into requests.
+local secret_names = {}
+local function no_secret(_, name)
+    if method == "" then return "secret:" .. tostring(name) end      -- described, not run: there are none yet
+    log_line("warn", "secrets." .. sub(tostring(name), 1, 64) .. ": there is no such secret for this script, so it is nil")
+end
+env.secrets = raw_setmetatable(secret_names, { __index = no_secret, __metatable = false })
 
 -- Strings reach the script's own string table, and their metatable is sealed.
 local string_meta = raw_getmetatable("")
@@ -556,6 +563,14 @@ local function main()
     local chunk, message = raw_load(source, "=" .. chunk_name, "t", env)
     source = nil
     if not chunk then raw_error(message, 0) end
+    local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in its first byte
+    local given, pos = decode(args_bytes, 1)
+    local config, tools, secrets
+    config, pos = decode(args_bytes, pos)
+    tools, pos = decode(args_bytes, pos)
+    secrets = decode(args_bytes, pos)
+    args_bytes = nil
+    for name, placeholder in next, secrets do rawset(secret_names, name, placeholder) end
     local declared = declared_table(chunk)
     local answer
     if method == "" then
@@ -565,12 +580,6 @@ local function main()
         if type(f) ~= "function" then
             fail("wrong_shape", root .. "." .. method .. " is not a function but a " .. type(f) .. " value")
         end
-        local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in its first byte
-        local given, pos = decode(args_bytes, 1)
-        local config, tools
-        config, pos = decode(args_bytes, pos)
-        tools = decode(args_bytes, pos)
-        args_bytes = nil
         local context = build_context(config, tools)
         if method == "complete" then            -- the last argument is not a parameter: the others typed so far
             context.arguments, count = given[count], count - 1

@@ -34,5 +34,5 @@ def store() -> FakeStore:
 
 @pytest.fixture
 async def engine(store: FakeStore) -> AsyncIterator[Engine]:
-    async with open_engine(small_config(), knowledge.functions(store, default_limit=12)) as engine:
+    async with open_engine(small_config(), knowledge.functions(lambda _: store, default_limit=12)) as engine:
         yield engine

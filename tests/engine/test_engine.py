@@ -17,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 import engine.engine
 from engine.bridge import knowledge
-from engine.engine import Engine, SandboxUnavailable, open_engine, required_layers
+from engine.engine import ASIDE, Engine, SandboxUnavailable, open_engine, required_layers
 from engine.errors import Code, Problem
 from engine.run import LogLine, RunResult
 from engine.tenant import DEFAULT_TENANT, Tenant
@@ -31,7 +31,8 @@ ONE = "workers = 1\nreserve = 0"
 
 @asynccontextmanager
 async def opened(sandbox: str = ONE, limits: str = "", store: FakeStore | None = None) -> AsyncIterator[Engine]:
-    functions = knowledge.functions(store or FakeStore(), default_limit=12)
+    shared = store or FakeStore()
+    functions = knowledge.functions(lambda _: shared, default_limit=12)
     async with open_engine(small_config(sandbox, limits), functions) as engine:
         yield engine
 
@@ -422,15 +423,16 @@ async def test_a_worker_is_reused_by_its_own_tenant_only() -> None:
 
 async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_hands() -> None:
     owners: dict[int, set[str]] = {}
+    places = 1 + ASIDE  # while no run is put aside, its place keeps one more tenant's worker
     async with opened(ONE) as engine:
-        for number in range(12):
-            tenant = Tenant("abc"[number % 3])
+        for number in range(2 * (places + 1)):
+            tenant = Tenant(f"t{number % (places + 1)}")
             await run(engine, "return 1", tenant=tenant)
             for worker in engine._pool._idle.values():
                 owners.setdefault(worker.serial, set()).add(worker.tenant or "")
-            assert len(engine._pool._idle) == 1
+            assert len(engine._pool._idle) == min(number + 1, places)
     assert all(len(found) == 1 for found in owners.values())
-    assert len(owners) == 12
+    assert len(owners) == 2 * (places + 1)
 
 
 @pytest.mark.parametrize("body", ["error('x')", "return print", "context.get('none')", "return ('x'):rep(2000000)"])
@@ -470,10 +472,9 @@ async def test_a_worker_serves_so_many_runs_and_no_more() -> None:
 # Admission -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_queue_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.engine, "QUEUE_LENGTH", 2)
+async def test_a_full_queue_refuses_at_once() -> None:
     store = FakeStore()
-    async with opened(store=store) as eng, trio.open_nursery() as nursery:
+    async with opened(limits="[tenants.quota]\nqueue_length = 2", store=store) as eng, trio.open_nursery() as nursery:
         nursery.start_soon(run, eng, "return context.search('hold')")
         await store.entered.wait()
         for _ in range(2):
@@ -490,6 +491,33 @@ async def test_a_full_queue_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         assert result.outcome is Outcome.OK
         assert b'outcome="rejected"} 1.0' in eng.render_metrics()
     assert eng.health()["queued"] == 0
+
+
+async def test_runs_that_are_cancelled_in_the_moment_of_their_start_lose_no_slot() -> None:
+    """When a client with many queued runs goes away, the one that runs ends and starts another that is going, too."""
+    store = FakeStore()
+    async with opened(store=store) as eng:
+        for _ in range(3):
+            store.entered = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run, eng, "return context.search('hold')")
+                await store.entered.wait()
+                for _ in range(10):
+                    nursery.start_soon(run, eng, "return 1")
+                await wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            assert (eng._scheduler.running, eng._scheduler.begun, eng._scheduler.queued) == (0, 0, 0)
+        async with trio.open_nursery() as nursery:
+            offered = [eng._scheduler.offer("other", 0, queue_length=9) for _ in range(2)]
+            assert eng._scheduler.next_start(0) is offered[0]
+            nursery.start_soon(run, eng, "return 1")
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()  # its task hears of it only after what comes next
+            eng._scheduler.finish(offered[0], 0.0)  # type: ignore[arg-type]
+            eng._scheduler.withdraw(offered[1])  # type: ignore[arg-type]
+            eng._turns.start_waiting()
+        assert (eng._scheduler.running, eng._scheduler.begun, eng._scheduler.queued) == (0, 0, 0)
+        await works(eng)
 
 
 async def run_soon(eng: Engine, store: FakeStore, nursery: trio.Nursery) -> RunResult:
@@ -531,14 +559,14 @@ async def test_who_waits_is_started_when_a_worker_becomes_free(store: FakeStore)
     assert all(result.usage.queue_s > 0 for result in results)
 
 
-async def test_never_more_runs_at_once_than_workers() -> None:
+async def test_never_more_runs_compute_at_once_than_there_are_workers() -> None:
     most = 0
 
     async with opened("workers = 2\nreserve = 1") as engine:
 
         def look(line: LogLine) -> None:
             nonlocal most
-            most = max(most, len(engine._pool.leased()))
+            most = max(most, len(engine._pool.leased()) - engine._pool.aside)
 
         async with trio.open_nursery() as nursery:
             for number in range(12):

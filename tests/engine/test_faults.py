@@ -21,7 +21,7 @@ from sandbox.outcome import Outcome
 async def hostile(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
     """An engine whose workers carry out the faults of `faults.INSIDE`."""
     monkeypatch.setattr(engine.zygote, "_BOOT", hostile_boot(engine.zygote._BOOT))
-    async with open_engine(small_config(), knowledge.functions(store, default_limit=12)) as opened:
+    async with open_engine(small_config(), knowledge.functions(lambda _: store, default_limit=12)) as opened:
         yield opened
 
 

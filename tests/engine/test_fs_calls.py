@@ -685,3 +685,30 @@ async def test_a_script_reads_and_lists_its_folder(folder: Path, tmp_path: Path)
         refused = await run(engine, "return fs.read('agent.lua')", grants=frozenset())
         assert refused.outcome is Outcome.SCRIPT_ERROR
         assert (await run(engine, "return 1")).value == 1
+
+
+# ---- the engine's own files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["engine.toml", "another name.txt"])
+async def test_a_file_of_the_engines_own_is_refused_under_whatever_name(folder: Path, name: str) -> None:
+    (folder / "engine.toml").write_bytes(OUTSIDE)
+    if name != "engine.toml":
+        os.link(folder / "engine.toml", folder / name)
+    private = (folder / "engine.toml", folder / "a store that is not there")
+    caller = Caller.of(fs.functions(private), Authority(folder=folder))
+    ok, said = await caller.answer("fs.read", path=name)
+    assert not ok
+    assert "a file of the engine's own" in said
+    assert await caller.value("fs.read", path="data/a.md") == b"A"
+
+
+async def test_what_replaces_a_private_file_is_private_too(folder: Path) -> None:
+    """Configurations are edited, and stores made anew: it is the path that the operator named, as it is now."""
+    private = folder / "engine.toml"
+    private.write_text("old")
+    caller = Caller.of(fs.functions((private,)), Authority(folder=folder))
+    (folder / "new").write_bytes(OUTSIDE)
+    os.replace(folder / "new", private)
+    ok, _ = await caller.answer("fs.read", path="engine.toml")
+    assert not ok

@@ -1,13 +1,15 @@
 """Admission and the fair pick: bounded, work-conserving, deterministic, fair by weight, and nobody starves."""
 
 from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import ASSUMED_CPU_S, Refused, Scheduler, Ticket
+from engine.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
 
 TENANTS = ["a", "b", "c", "d"]
 costs = st.floats(0, 2.0)
@@ -17,45 +19,105 @@ class Admission(RuleBasedStateMachine):
     """Any order of calls, compared with a plain account of who waits and who runs."""
 
     SLOTS = 3
+    PLACES = 8
     BOUND = 4
+    TOTAL = 7
+    AT_ONCE: ClassVar[dict[str, int | None]] = {"a": 1, "b": 2, "c": 4}
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(self.SLOTS)
+        self.scheduler = Scheduler(self.SLOTS, self.PLACES, self.TOTAL)
         self.now = 0.0
         self.waiting: dict[str, list[Ticket]] = {tenant: [] for tenant in TENANTS}
         self.running: list[Ticket] = []
+        self.ready: list[Ticket] = []  # put aside, and able to go on
+        self.blocked: list[Ticket] = []  # put aside, and waiting for the host
+        self.used: dict[Ticket, float] = {}
+
+    def begun(self, tenant: str | None = None) -> int:
+        tickets = (*self.running, *self.ready, *self.blocked)
+        return sum(tenant in (None, ticket.tenant) for ticket in tickets)
+
+    def may_begin(self, tenant: str) -> bool:
+        bound = self.AT_ONCE.get(tenant)
+        free = self.PLACES - self.begun()
+        return (bound is None or self.begun(tenant) < bound) and self.begun(tenant) < free
 
     @rule(tenant=st.sampled_from(TENANTS), weight=st.sampled_from([0.5, 1.0, 4.0]), step=st.floats(0, 10))
     def offer(self, tenant: str, weight: float, step: float) -> None:
         self.now += step
-        answer = self.scheduler.offer(tenant, self.now, queue_length=self.BOUND, weight=weight)
+        at_once = self.AT_ONCE.get(tenant)
+        answer = self.scheduler.offer(tenant, self.now, queue_length=self.BOUND, weight=weight, concurrent=at_once)
+        length, others = len(self.waiting[tenant]), self.TOTAL - sum(map(len, self.waiting.values()))
+        must_wait = len(self.running) == self.SLOTS or not self.may_begin(tenant)
         if isinstance(answer, Refused):
-            assert len(self.waiting[tenant]) >= self.BOUND
-            assert len(self.running) == self.SLOTS
-            assert (answer.length, answer.bound) == (len(self.waiting[tenant]), self.BOUND)
+            assert must_wait
+            assert answer.name == "queue_length"
+            assert length >= (others if answer.engine_wide else self.BOUND)
+            assert (answer.used, answer.bound) == (length, self.TOTAL if answer.engine_wide else self.BOUND)
         else:
-            assert len(self.waiting[tenant]) < self.BOUND or len(self.running) < self.SLOTS
+            assert not must_wait or length < min(self.BOUND, others)
             assert (answer.tenant, answer.offered_at, answer.started_at) == (tenant, self.now, None)
             self.waiting[tenant].append(answer)
 
     @rule()
     def start(self) -> None:
         ticket = self.scheduler.next_start(self.now)
-        someone_waits = any(self.waiting.values())
-        if len(self.running) == self.SLOTS or not someone_waits:
+        someone_can = self.ready or any(self.waiting[tenant] and self.may_begin(tenant) for tenant in TENANTS)
+        if len(self.running) == self.SLOTS or not someone_can:
             assert ticket is None
             return
-        assert ticket is not None, "a slot is free and somebody waits"
-        assert ticket.started_at == self.now
-        assert self.waiting[ticket.tenant].pop(0) is ticket, "within a tenant, first come, first served"
+        assert ticket is not None, "a slot is free and somebody can use it"
+        if ticket in self.ready:
+            self.ready.remove(ticket)
+        else:
+            assert not any(each.tenant == ticket.tenant for each in self.ready), "who has begun goes on first"
+            assert ticket.started_at == self.now
+            assert self.may_begin(ticket.tenant)
+            assert self.waiting[ticket.tenant].pop(0) is ticket, "within a tenant, first come, first served"
+            self.used[ticket] = 0.0
         self.running.append(ticket)
 
     @precondition(lambda self: self.running)
+    @rule(data=st.data(), more=st.floats(0, 0.02))
+    def use(self, data: st.DataObject, more: float) -> None:
+        ticket = data.draw(st.sampled_from(self.running))
+        self.used[ticket] += more
+        self.scheduler.use(ticket, self.used[ticket])
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def wait_for_the_host(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.running)).waiting_since = self.now
+
+    @rule(step=st.floats(0, 0.02))
+    def preempt(self, step: float) -> None:
+        self.now += step
+        ticket = self.scheduler.preempt(self.now)
+        if ticket is None:
+            return
+        assert self.ready or any(self.waiting[tenant] and self.may_begin(tenant) for tenant in TENANTS)
+        self.running.remove(ticket)
+        assert len(self.running) == self.SLOTS - 1
+        if ticket.waiting_since is None:
+            assert self.used[ticket] >= SLICE_S
+            self.ready.append(ticket)
+        else:
+            self.blocked.append(ticket)
+
+    @precondition(lambda self: self.blocked)
+    @rule(data=st.data())
+    def wake(self, data: st.DataObject) -> None:
+        ticket = self.blocked.pop(data.draw(st.integers(0, len(self.blocked) - 1)))
+        self.scheduler.wake(ticket, self.now)
+        self.ready.append(ticket)
+
+    @precondition(lambda self: self.begun())
     @rule(data=st.data(), cpu_s=costs)
     def finish(self, data: st.DataObject, cpu_s: float) -> None:
-        ticket = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        self.scheduler.finish(ticket, cpu_s)
+        among = data.draw(st.sampled_from([each for each in (self.running, self.ready, self.blocked) if each]))
+        ticket = among.pop(data.draw(st.integers(0, len(among) - 1)))
+        self.scheduler.finish(ticket, self.used[ticket] + cpu_s)
 
     @precondition(lambda self: any(self.waiting.values()))
     @rule(data=st.data())
@@ -68,6 +130,10 @@ class Admission(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert self.scheduler.running == len(self.running) <= self.SLOTS
         assert self.scheduler.queued == sum(map(len, self.waiting.values()))
+        assert self.scheduler.begun == self.begun() <= self.PLACES
+        assert set(self.scheduler.on_slots) == set(self.running)
+        for tenant, bound in self.AT_ONCE.items():
+            assert self.scheduler.begun_of(tenant) == self.begun(tenant) <= (bound or self.PLACES)
 
 
 TestAdmission = Admission.TestCase
@@ -221,7 +287,7 @@ def test_the_queue_is_bounded_once_every_slot_is_taken(bound: int) -> None:
     for _ in range(bound):
         offer(scheduler, "a", queue_length=bound)
     refused = scheduler.offer("a", 0, queue_length=bound)
-    assert refused == Refused(bound, bound)
+    assert refused == Refused("queue_length", bound, bound)
     assert scheduler.queued == bound
 
 
@@ -275,3 +341,197 @@ def test_refused_tenants_leave_no_account_behind_for_long() -> None:
         assert isinstance(scheduler.offer(f"tenant-{number}", 0, queue_length=0), Refused)
     scheduler.finish(ticket, 0.0)
     assert set(scheduler._accounts) <= {"busy"}
+
+
+# Runs that are put aside -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Job:
+    """A run of a simulation: what is left of it, and what it has used."""
+
+    left: float
+    used: float = 0.0
+
+
+class Machine:
+    """Slots that compute, in steps of a millisecond, whatever the scheduler says."""
+
+    STEP = 0.001
+
+    def __init__(self, slots: int, places: int) -> None:
+        self.scheduler = Scheduler(slots, places)
+        self.now = 0.0
+        self.jobs: dict[Ticket, Job] = {}
+        self.used: Counter[str] = Counter()
+        self.waited: dict[str, list[float]] = {}
+
+    def offer(self, tenant: str, cost: float, weight: float = 1.0) -> None:
+        self.jobs[offer(self.scheduler, tenant, self.now, weight)] = Job(cost)
+
+    def step(self) -> None:
+        scheduler = self.scheduler
+        while scheduler.next_start(self.now) is not None:
+            pass
+        while scheduler.preempt(self.now) is not None:
+            assert scheduler.next_start(self.now) is not None
+        waiting = [ticket for ticket in self.jobs if ticket not in scheduler.on_slots]
+        assert len(scheduler.on_slots) == scheduler.slots or not waiting, "a slot is idle and somebody waits"
+        self.now += self.STEP
+        for ticket in scheduler.on_slots:
+            job = self.jobs[ticket]
+            job.used += self.STEP
+            self.used[ticket.tenant] += self.STEP  # type: ignore[assignment]
+            scheduler.use(ticket, job.used)
+            if job.used >= job.left:
+                del self.jobs[ticket]
+                scheduler.finish(ticket, job.used)
+                self.waited.setdefault(ticket.tenant, []).append(self.now - ticket.offered_at)
+
+
+@pytest.mark.parametrize(("slots", "hogs"), [(1, 1), (2, 4), (4, 4)])
+def test_a_short_run_waits_a_few_slices_however_many_endless_ones_there_are(slots: int, hogs: int) -> None:
+    machine = Machine(slots, slots + 8)
+    for hog in range(hogs):
+        for _ in range(2):
+            machine.offer(f"hog-{hog}", 1e9)
+    for number in range(3000):
+        if number % 50 == 25:
+            machine.offer("modest", 0.002)
+        machine.step()
+    assert len(machine.waited["modest"]) == 60
+    assert max(machine.waited["modest"]) <= 0.002 + 3 * SLICE_S
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 4), st.integers(1, 3)), min_size=1, max_size=5), st.integers(1, 3))
+@settings(max_examples=25, deadline=None)
+def test_endless_runs_share_the_cpu_by_weight_and_none_starves(tenants: list[tuple[float, int]], slots: int) -> None:
+    machine = Machine(slots, 16)
+    for number, (weight, runs) in enumerate(tenants):
+        for _ in range(max(runs, slots)):
+            machine.offer(f"t{number}", 1e9, weight)
+    for _ in range(2000):
+        machine.step()
+    shares = [machine.used[f"t{number}"] / weight for number, (weight, _) in enumerate(tenants)]
+    assert min(shares) > 0
+    # Apart by what each may be ahead: its slices, in virtual time, and what a start is charged.
+    assert max(shares) - min(shares) <= sum(2 * slots * (SLICE_S + ASSUMED_CPU_S) / weight for weight, _ in tenants)
+
+
+def test_a_run_that_waits_for_the_host_gives_its_slot_away_and_gets_one_back_when_it_can_go_on() -> None:
+    scheduler = Scheduler(1, 4)
+    offer(scheduler, "sleeper")
+    sleeper = scheduler.next_start(0)
+    assert sleeper is not None
+    sleeper.waiting_since = 1.0
+    offer(scheduler, "other", now=1.0)
+    assert scheduler.preempt(1.0) is None, "a moment may be all that it waits"
+    assert scheduler.preempt(1.0 + 2 * PATIENCE_S) is sleeper
+    other = scheduler.next_start(1.1)
+    assert other is not None
+    scheduler.finish(other, 0.001)
+    assert scheduler.next_start(1.2) is None, "it still waits"
+    scheduler.wake(sleeper, 1.3)
+    assert scheduler.next_start(1.3) is sleeper
+    assert sleeper.waiting_since is None
+    scheduler.finish(sleeper, 0.001)
+    assert (scheduler.running, scheduler.begun) == (0, 0)
+
+
+def test_one_that_was_put_aside_may_end_without_ever_going_on() -> None:
+    for waits in (True, False):
+        scheduler = Scheduler(1, 4)
+        offer(scheduler, "hog")
+        hog = scheduler.next_start(0)
+        assert hog is not None
+        scheduler.use(hog, 1.0)
+        hog.waiting_since = 0.0 if waits else None
+        offer(scheduler, "other", now=1.0)
+        assert scheduler.preempt(1.0) is hog
+        scheduler.finish(hog, 1.0)
+        assert scheduler.begun == 0
+        other = scheduler.next_start(1.0)
+        assert other is not None
+        assert other.tenant == "other"
+
+
+def test_who_holds_a_slot_and_computes_little_is_charged_and_keeps_it_for_its_slice() -> None:
+    scheduler = Scheduler(1, 8)
+    offer(scheduler, "asker")
+    asker = scheduler.next_start(0)
+    assert asker is not None
+    offer(scheduler, "other", now=0)
+    scheduler.use(asker, 0.001, 1.0)
+    assert scheduler.preempt(1.0) is None
+    scheduler.use(asker, SLICE_S, 1.1)
+    assert scheduler.preempt(1.1) is asker
+    other = scheduler.next_start(1.1)
+    assert other is not None
+    scheduler.use(other, 0.5)
+    assert scheduler.preempt(1.6) is None, "it has used less than the other was charged for its slot"
+
+
+def test_nobody_is_put_aside_for_a_run_of_its_own_tenant() -> None:
+    scheduler = Scheduler(1, 8)
+    offer(scheduler, "a")
+    first = scheduler.next_start(0)
+    assert first is not None
+    scheduler.use(first, 5.0)
+    offer(scheduler, "a", now=1.0)
+    assert scheduler.preempt(2.0) is None
+
+
+def test_many_tenants_endless_runs_leave_places_for_one_that_comes_later() -> None:
+    scheduler = Scheduler(2, 10)
+    for tenant in range(5):
+        for _ in range(20):
+            offer(scheduler, f"hog-{tenant}")
+    for now in range(1000):
+        while scheduler.next_start(now) is not None:
+            pass
+        for ticket in scheduler.on_slots:
+            scheduler.use(ticket, ticket.computed + 1.0)
+        if scheduler.preempt(now) is None:
+            break
+    assert scheduler.begun < scheduler.places
+    offer(scheduler, "late", now=2000)
+    for _ in range(20):
+        while (started := scheduler.next_start(2000)) is not None:
+            if started.tenant == "late":
+                return
+        for ticket in scheduler.on_slots:
+            scheduler.use(ticket, ticket.computed + 1.0)
+        scheduler.preempt(2000)
+    raise AssertionError("all places were held by others")
+
+
+def test_a_tenant_never_has_more_runs_under_way_than_it_may() -> None:
+    scheduler = Scheduler(4)
+    for _ in range(4):
+        assert isinstance(scheduler.offer("a", 0, queue_length=9, concurrent=2), Ticket)
+    assert [scheduler.next_start(0) is not None for _ in range(4)] == [True, True, False, False]
+    assert isinstance(scheduler.offer("b", 0, queue_length=9, concurrent=2), Ticket)
+    other = scheduler.next_start(0)
+    assert other is not None
+    assert other.tenant == "b"
+
+
+def test_a_run_that_may_not_wait_is_refused_with_what_keeps_it_from_starting() -> None:
+    scheduler = Scheduler(2)
+    for _ in range(2):
+        assert isinstance(scheduler.offer("a", 0, queue_length=9, concurrent=1, may_wait=False), Ticket | Refused)
+        scheduler.next_start(0)
+    assert scheduler.offer("a", 0, queue_length=9, concurrent=1, may_wait=False) == Refused("concurrent_runs", 1, 1)
+    assert isinstance(scheduler.offer("b", 0, queue_length=9, may_wait=False), Ticket)
+    scheduler.next_start(0)
+    assert scheduler.offer("c", 0, queue_length=9, may_wait=False) == Refused("queue_length", 0, 0)
+
+
+def test_a_flood_of_one_tenant_leaves_half_of_the_common_queue_to_others() -> None:
+    scheduler = Scheduler(1, total_queue=20)
+    offer(scheduler, "busy")
+    assert scheduler.next_start(0) is not None
+    answers = [scheduler.offer("greedy", 0, queue_length=1000) for _ in range(50)]
+    assert scheduler.queued == 10
+    assert answers[-1] == Refused("queue_length", 10, 20, engine_wide=True)
+    assert isinstance(scheduler.offer("modest", 0, queue_length=1000), Ticket)

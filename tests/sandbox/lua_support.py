@@ -60,7 +60,7 @@ def run_source(
             chunk_name="t.lua",
             root=root,
             method=method,
-            args=encode(list(args)) + encode({} if config is None else config) + encode(list(tools)),
+            args=encode(list(args)) + encode({} if config is None else config) + encode(list(tools)) + encode({}),
             memory_bytes=memory_bytes,
             output_bytes=output_bytes,
             log_bytes=log_bytes,

@@ -13,7 +13,7 @@ SEEN = {path for path, name in PATHS.items() if name.action != "remove"}
 ENVIRONMENT = """
     local seen = {}
     for name, value in next, _G do
-        if type(value) == "table" and value ~= _G then
+        if type(value) == "table" and value ~= _G and next(value) then
             for member, inner in next, value do seen[name .. "." .. member] = type(inner) end
         else
             seen[name] = type(value)
@@ -58,9 +58,9 @@ def test_a_script_sees_exactly_what_is_kept_wrapped_and_added() -> None:
     assert set(seen) == SEEN | set(ADDED) | {"agent.resolve"}
 
 
-def test_what_is_added_are_functions_but_for_one_constant() -> None:
+def test_what_is_added_are_functions_but_for_a_constant_and_the_secrets() -> None:
     seen = value_of(ENVIRONMENT)
-    assert {name for name in ADDED if seen[name] != "function"} == {"json.null"}
+    assert {name for name in ADDED if seen[name] != "function"} == {"json.null", "secrets"}
 
 
 def test_the_run_gets_nothing_beside_its_environment_but_its_context() -> None:

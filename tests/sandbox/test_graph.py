@@ -148,7 +148,7 @@ class State:
         put, begin, step, self.env, self._walk, self.loaded_packages = self.lua.execute(
             _LOADER, (folder / "core.lua").read_bytes(), PRELUDE.fill, self.modules
         )
-        arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({}) + b"\x90"
+        arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({}) + b"\x90\x80"
         begin(SCRIPT.encode(), b"t.lua", b"agent", b"resolve", arguments, 1 << 20, 64, 65536, 10, 1, 2)
         answer = step(None)
         assert answer[0] == b"call"

@@ -202,7 +202,7 @@ def open_host(isolation: Literal["tenant", "execution"]) -> Iterator[Host]:
             host.pinged = trio.Event()
 
     async def serve() -> None:
-        functions = knowledge.functions(FakeStore(), default_limit=12)
+        functions = knowledge.functions(lambda _: FakeStore(), default_limit=12)
         async with open_engine(config, functions) as engine, trio.open_nursery() as nursery:
             host = Host(engine, trio.lowlevel.current_trio_token(), isolation)
             nursery.start_soon(ping, host)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,24 @@ class FakeEngine:
     def limits_for(self, asked: dict[str, float], tenant: Tenant) -> BoundLimits:
         return bind_limits(asked, tenant, {}, {})
 
+    def count_request(self, tenant: Tenant) -> None:
+        pass
+
+    def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, Any]:
+        return {}
+
     def render_metrics(self) -> bytes:
         return b'engine_workers{state="idle"} 2.0\n'
 
     async def drain(self) -> None:
         self.draining = self.drained = True
+
+
+class NothingPublished:
+    """The versions that tenants published: none, and so nothing to keep current."""
+
+    async def watch(self) -> None:
+        await trio.sleep_forever()
 
 
 @dataclass
@@ -80,6 +93,7 @@ class FakeService:
     seen: list[Any] = field(default_factory=list)
     extra_tools: int = 0
     changes: Changes = field(default_factory=Changes)
+    active: NothingPublished = field(default_factory=NothingPublished)
     store: Any = None
     changes: Changes = field(default_factory=Changes)
     trouble: str | None = None
@@ -121,6 +135,9 @@ class FakeService:
         ]
         self.agents = {agent.name: agent for agent in agents}
 
+    def at_hand(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:
         return list(self.agents.values())
 
@@ -132,6 +149,9 @@ class FakeService:
 
     def documents(self, tenant: Tenant) -> Documents:
         return Documents(self.store)
+
+    async def stored_bytes(self, tenant: Tenant) -> int:
+        return 0
 
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call

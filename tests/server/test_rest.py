@@ -140,7 +140,7 @@ async def test_a_body_of_another_type_is_415(server: Running) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/", "//", "/nowhere", "/health/", "/tools", "/tools/", "/tools//echo", "/tools/a/b", "/tools/%2e%2e/x", "/agents",
-     "/agents/helper", "/agents/helper/prompt/x", "/agents//prompt", "/static/x", "/favicon.ico",
+     "/agents/helper/prompt/x", "/agents//prompt", "/static/x", "/favicon.ico",
      "/.well-known/oauth-protected-resource", "/mcp/x", "/%00", "/%ff%fe", "/%F0%9F%90%9F", "/" + "a" * 5000],
 )  # fmt: skip
 async def test_an_unknown_path_is_404_in_the_envelope(server: Running, path: str) -> None:
@@ -169,7 +169,8 @@ async def test_a_name_may_be_percent_encoded(server: Running) -> None:
         ("POST", "/metrics", "GET"),
         ("GET", "/tools/echo", "POST"),
         ("GET", "/tools/nothing", "POST"),
-        ("PUT", "/tools/sources", "POST"),
+        ("DELETE", "/tools/sources", "POST"),
+        ("GET", "/agents/helper", "PUT"),
         ("GET", "/agents/helper/prompt", "POST"),
         ("BREW", "/health", "GET"),
     ],

@@ -1,0 +1,394 @@
+"""What tenants have published, from the control store into the registry: when it is first needed, and kept current.
+
+Nothing is read of a tenant that nobody asks for. Scripts were described when they were published, and what they said is
+kept with them, so that no worker is needed here. A call under way keeps the version that it began with.
+"""
+
+import os
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from uuid import uuid4
+
+import apsw
+import structlog
+import trio
+
+from agents.agent import Agent
+from agents.changes import Change, Changes
+from agents.kinds.lua import LuaAgent
+from agents.kinds.toml import TomlAgent
+from agents.manifest import Package, inline_agent, restored
+from agents.parameters import Parameters
+from agents.registry import EMPTY, OfferedTool, PublishedSet, Registry
+from agents.script import LuaScript
+from agents.shape import WrongShape, agent_declaration, tool_declaration
+from agents.tool import Tool
+from agents.tools.builtin import NAMES as BUILTIN_NAMES
+from agents.tools.lua import LuaTool
+from engine.config import ScriptEntry
+from engine.control import versions
+from engine.control.store import ControlStore
+from engine.control.versions import ActiveVersion
+from engine.engine import Engine
+from engine.errors import Code, Problem
+from engine.redaction import NOTHING_SECRET
+from engine.run import Script
+
+log = structlog.get_logger("agents.active")
+
+# How often somebody who listens is told of what other processes published; whoever calls sees it at once.
+LOOK_EVERY_S = 0.2
+# Of tenants that nobody asks for at the moment, this much is kept at hand: scripts in bytes, and tenants at all.
+KEPT_BYTES = 64 * 1024 * 1024
+KEPT_TENANTS = 2_000
+# A folder that was begun so long ago was left behind by a process that is gone.
+_ABANDONED_S = 3600.0
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept."""
+
+    holders: int = 0
+    generation: int | None = None
+    mark: str | None = None
+    size: int = 0
+    renewing: trio.Lock = field(default_factory=trio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a version: an agent or tool that can be called, and what its publisher should know."""
+
+    agent: Agent | None
+    tool: Tool | None
+    warnings: tuple[str, ...]
+
+
+class ActiveVersions:
+    """The published agents and tools of tenants, as far as somebody asks for them.
+
+    `folder` says where the files of a tenant's packages are put for scripts to read. They are copies: the folder may be
+    removed while nothing runs.
+    """
+
+    def __init__(
+        self,
+        control: ControlStore,
+        engine: Engine,
+        registry: Registry,
+        changes: Changes,
+        folder: Callable[[str], Path],
+    ) -> None:
+        self._control = control
+        self._engine = engine
+        self._registry = registry
+        self._changes = changes
+        self._folder = folder
+        # In the order of use, the least recent first.
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._size = 0
+
+    def at_hand(self, tenant: str) -> "AtHand":
+        """A block in which everything that the tenant has published, as of its beginning, can be called.
+
+        Raises Problem `unavailable` when the control store cannot be read.
+        """
+        return AtHand(self, tenant)
+
+    async def renew(self, tenant: str) -> None:
+        """Put what is active now into the place of what the registry holds, if that is at hand."""
+        held = self._held.get(tenant)
+        if held is not None:
+            await self._renew(tenant, held)
+
+    async def watch(self) -> None:
+        """Tell those who listen of what other processes change. Runs until cancelled."""
+        seen, there = self._control.generation(), self._control.path.exists()
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            # A store that another process has made is opened by asking it something.
+            made = not there and self._control.path.exists()
+            if not made and self._control.generation() == seen:
+                continue
+            there, seen = there or made, self._control.generation()
+            for tenant, held in list(self._held.items()):
+                if made:
+                    held.generation = None
+                if held.holders:
+                    try:
+                        await self._renew(tenant, held)
+                    except Problem as problem:
+                        log.error("what a tenant published cannot be read", tenant=tenant, reason=problem.message)
+
+    async def prepare(self, tenant: str, package: Package) -> bool:
+        """Put a package's files where its script will read them, before the version is kept. False: they are there.
+
+        Raises Problem `unavailable` when they cannot be written; then nothing is half done.
+        """
+        try:
+            return await trio.to_thread.run_sync(_put_files, self._folder(tenant), package)
+        except OSError as error:
+            log.error("the files of a package cannot be written", tenant=tenant, reason=str(error))
+            raise Problem(
+                Code.UNAVAILABLE,
+                f"the files of the package cannot be written ({error.strerror}); nothing was changed",
+                retry_after_s=1,
+            ) from None
+
+    async def withdraw(self, tenant: str, package: Package) -> None:
+        """Remove the copy that `prepare` made, unless a version has this content: the upload was refused."""
+        try:
+            kept = await self._control.read(lambda db: versions.has_content(db, tenant, package.digest))
+        except Problem as problem:  # it goes when the tenant's versions are read the next time
+            log.error("the files of a refused upload stay for now", tenant=tenant, reason=problem.message)
+            return
+        if not kept:
+            await trio.to_thread.run_sync(_remove_files, self._folder(tenant), package)
+
+    def made(self, tenant: str, package: Package, said: object) -> Made:
+        """What can be called of a package whose script says this of itself. Raises WrongShape and Problem (400)."""
+        return _made(self._engine, self._folder(tenant), package, said)
+
+    async def _hold(self, tenant: str) -> _Held:
+        held = self._held.get(tenant)
+        if held is None:
+            held = self._held[tenant] = _Held()
+        else:
+            self._held.move_to_end(tenant)
+        held.holders += 1
+        try:
+            if held.generation != self._control.generation() or held.mark is None:
+                await self._renew(tenant, held)
+        except BaseException:
+            self._release(held)
+            raise
+        return held
+
+    def _release(self, held: _Held) -> None:
+        held.holders -= 1
+        if self._size <= KEPT_BYTES and len(self._held) <= KEPT_TENANTS:
+            return
+        for tenant, other in list(self._held.items()):
+            if self._size <= KEPT_BYTES and len(self._held) <= KEPT_TENANTS:
+                return
+            if not other.holders:
+                del self._held[tenant]
+                self._size -= other.size
+                self._registry.publish(tenant, EMPTY)
+
+    async def _renew(self, tenant: str, held: _Held) -> None:
+        async with held.renewing:
+            generation = self._control.generation()
+            if held.mark is not None and held.generation == generation:
+                return
+
+            def look(db: apsw.Connection) -> tuple[str, list[ActiveVersion]]:
+                mark = versions.mark(db, tenant)
+                return mark, versions.active(db, tenant) if mark not in ("", held.mark) else []
+
+            mark, active = await self._control.read(look)
+            if mark != held.mark:
+                published, complete = EMPTY, True
+                if active:
+                    make = partial(
+                        _published_set, self._engine, self._folder(tenant), active, tenant, clean=held.mark is None
+                    )
+                    published, complete = await trio.to_thread.run_sync(make)
+                if self._held.get(tenant) is not held:
+                    return  # it was put away meanwhile; whoever needs it reads it again
+                before = self._registry.publish(tenant, published)
+                first, held.mark = held.mark is None, mark if complete else None
+                size = sum(len(each.content) for each in active)
+                self._size, held.size = self._size - held.size + size, size
+                if not first:
+                    self._tell(tenant, before, published)
+            held.generation = generation
+
+    def _tell(self, tenant: str, before: PublishedSet, now: PublishedSet) -> None:
+        agents = [a.info for a in before.agents.values()] != [a.info for a in now.agents.values()]
+        tools = [t.tool.info for t in before.tools.values()] != [t.tool.info for t in now.tools.values()]
+        if agents or tools:
+            self._changes.tell(Change(agents=agents, tools=tools, tenant=tenant))
+
+
+class AtHand:
+    """The block that `ActiveVersions.at_hand` makes. A class, not a generator: one is entered for every request."""
+
+    __slots__ = ("_active", "_held", "_tenant")
+
+    def __init__(self, active: ActiveVersions, tenant: str) -> None:
+        self._active, self._tenant = active, tenant
+
+    async def __aenter__(self) -> None:
+        self._held = await self._active._hold(self._tenant)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._active._release(self._held)
+
+
+# ---- from versions to what can be called; no trio, as this runs in a thread --------------------------------------
+
+
+def _published_set(
+    engine: Engine, folder: Path, active: Sequence[ActiveVersion], tenant: str, *, clean: bool
+) -> tuple[PublishedSet, bool]:
+    """The tenant's active versions, ready to be called, and whether all are there that could be.
+
+    With `clean`, copies of the files of others are removed first.
+    """
+    if clean:
+        _remove_others(folder, {each.version.digest for each in active})
+    agents: dict[str, Agent] = {}
+    tools: dict[str, OfferedTool] = {}
+    complete = True
+    for each in active:
+        version = each.version
+        try:
+            package = restored(version.name, version.version, each.content)
+            _put_files(folder, package)
+            made = _made(engine, folder, package, each.said)
+        except OSError as error:
+            complete = False  # a full disk: worth another try
+            reason = f"its files cannot be written: {error}"
+        except (Problem, WrongShape) as wrong:  # kept by a version of the engine that knew other rules
+            reason = str(wrong)
+        else:
+            if made.agent is not None:
+                agents[version.name] = made.agent
+            if made.tool is not None:
+                tools[version.name] = OfferedTool(made.tool, Parameters(made.tool.info.parameters))
+            continue
+        log.error("a published version cannot be used", tenant=tenant, root=version.root, name=version.name,
+                  version=version.version, reason=reason)  # fmt: skip
+    return PublishedSet(agents, tools), complete
+
+
+def _made(engine: Engine, folder: Path, package: Package, said: object) -> Made:
+    if package.kind == "toml":
+        return _made_inline(package)
+    if package.root == "agent":
+        declared = agent_declaration(said)
+        allowed, warnings = _allowed(package, declared.tools)
+        agent = LuaAgent.of(_script(engine, package, allowed), declared)
+        info = agent.info
+        if package.arguments is not None:
+            info = info.model_copy(update={"arguments": package.arguments})
+        authority = replace(agent.authority, folder=_files_of(folder, package))
+        return Made(replace(agent, info=info, authority=authority), None, warnings)
+    tool_said = tool_declaration(said)
+    allowed, warnings = _allowed(package, tool_said.tools)
+    tool = LuaTool.of(_script(engine, package, allowed), tool_said)
+    if "arguments" in tool.info.parameters["properties"]:
+        warnings += ("a parameter is called 'arguments'; a request that gives it alone is taken for the envelope",)
+    return Made(None, replace(tool, authority=replace(tool.authority, folder=_files_of(folder, package))), warnings)
+
+
+def _made_inline(package: Package) -> Made:
+    entry = inline_agent(package)
+    allowed, warnings = _allowed(package, entry.tools)
+    tools = tuple(name for name in entry.tools if name in allowed)
+    agent = TomlAgent.of(package.name, entry.model_copy(update={"tools": tools}))
+    if package.arguments is not None:
+        agent = replace(agent, info=agent.info.model_copy(update={"arguments": package.arguments}))
+    return Made(agent, None, warnings)
+
+
+def _allowed(package: Package, declared: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tools that may be used of those that were declared, and a warning of each that is left out unasked.
+
+    The manifest's `tools` narrows the list; beyond the builtin ones, which reach the tenant's own documents alone, it
+    takes a grant.
+    """
+    wanted = [name for name in declared if package.tools is None or name in package.tools]
+    allowed = tuple(name for name in wanted if name in BUILTIN_NAMES or name in package.grants.tools)
+    left_out = (
+        f"the tool '{name}' is declared, but not among grants.tools, so it is left out"
+        for name in wanted
+        if name not in allowed
+    )
+    return allowed, tuple(left_out)
+
+
+def _script(engine: Engine, package: Package, allowed: tuple[str, ...]) -> LuaScript:
+    grants = package.grants
+    entry = ScriptEntry(
+        path=Path(package.main),
+        limits=dict(grants.limits),
+        allow_hosts=grants.hosts,
+        env=grants.env,
+        tools=allowed,
+        extra=dict(package.config),
+    )
+    script = Script.of(Path(package.main).name, package.source)
+    secrets = frozenset(grants.secrets)
+    return LuaScript(package.name, package.root, script, entry, engine, NOTHING_SECRET, secrets=secrets)
+
+
+# ---- the files that a script may read ----------------------------------------------------------------------------
+
+
+def _files_of(folder: Path, package: Package) -> Path | None:
+    """Where the package's files are, for a script that has any beside itself."""
+    return folder / package.digest if package.data else None
+
+
+def _put_files(folder: Path, package: Package) -> bool:
+    """Write the files of a package, all of them or none; False where they are. Who finds the folder finds it complete.
+
+    Raises OSError.
+    """
+    target = folder / package.digest
+    if not package.data or target.is_dir():
+        return False
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    begun = folder / f".{package.digest}.{uuid4().hex}"
+    try:
+        for path, text in package.files.items():
+            file = begun / path
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with file.open("wb") as opened:
+                opened.write(text.encode())
+                opened.flush()
+                os.fsync(opened.fileno())  # a power cut must not leave empty files under a name that means complete
+        try:
+            begun.rename(target)
+        except OSError:
+            if not target.is_dir():  # else somebody was faster, with the same files
+                raise
+        return True
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+
+
+def _remove_files(folder: Path, package: Package) -> None:
+    shutil.rmtree(folder / package.digest, ignore_errors=True)
+    with suppress(OSError):  # others are in it
+        folder.rmdir()
+
+
+def _remove_others(folder: Path, digests: set[str]) -> None:
+    """Remove copies that no active version needs, and what was begun and left behind."""
+    try:
+        found = list(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("the folder of published files cannot be read", reason=str(error))
+        return
+    for path in found:
+        begun = path.name.startswith(".")
+        try:
+            if path.name not in digests and (not begun or time.time() - path.stat().st_mtime > _ABANDONED_S):
+                shutil.rmtree(path)
+        except OSError as error:
+            log.warning("a folder of published files cannot be removed", reason=str(error))

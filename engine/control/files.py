@@ -1,0 +1,49 @@
+"""Where the control store is, and the files of tenants that are not in it."""
+
+import shutil
+from pathlib import Path
+
+from engine.config import Config
+from engine.tenant import DEFAULT_TENANT
+from knowledge.stores import remove_store, store_files, store_path
+
+
+def control_path(config: Config) -> Path:
+    """The file of the control store: `[tenants] store`, else beside the knowledge store (`engine.control.sqlite`)."""
+    if config.tenants.store is not None:
+        return config.tenants.store
+    return config.db.path.with_name(f"{config.db.path.stem}.control.sqlite")
+
+
+def knowledge_path(db_path: Path, tenant: str) -> Path:
+    """The knowledge store of a tenant, `db_path` being `[db] path`. Raises ValueError for what names no tenant."""
+    return store_path(db_path, tenant)
+
+
+def packages_path(db_path: Path, tenant: str) -> Path:
+    """The folder with the files of a tenant's published packages, for their scripts to read.
+
+    Copies of what the control store holds: `engine.sqlite.packages` for `default`, `tenants/NAME.packages` for others.
+    """
+    if tenant == DEFAULT_TENANT.id:
+        return db_path.with_name(f"{db_path.name}.packages")
+    return db_path.parent / "tenants" / f"{tenant}.packages"
+
+
+def tenant_files(db_path: Path, tenant: str) -> list[Path]:
+    """Every file of a tenant's that is there now: of its knowledge store, and of its packages."""
+    packages = packages_path(db_path, tenant)
+    return [
+        *store_files(knowledge_path(db_path, tenant)),
+        *sorted(each for each in packages.rglob("*") if each.is_file()),
+    ]
+
+
+def remove_tenant_files(db_path: Path, tenant: str) -> int:
+    """Remove them, and say how many there were. Raises OSError. Who has one open goes on with what is gone."""
+    found = len(tenant_files(db_path, tenant))
+    remove_store(knowledge_path(db_path, tenant))
+    packages = packages_path(db_path, tenant)
+    if packages.exists():
+        shutil.rmtree(packages)
+    return found

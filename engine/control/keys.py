@@ -1,0 +1,50 @@
+"""API keys: what they look like, what is kept of them, and whether one opens the door now. Pure.
+
+A key is `ek_PREFIX_SECRET`: 12 hexadecimal digits that find its row, then 64 that prove it. What is kept is the SHA-256
+of the whole: the 256 random bits in it leave nothing to guess, so that a slow hash would only be slow.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+
+from engine.control.records import KeyRecord, State
+
+_KEY = re.compile(r"ek_([0-9a-f]{12})_[0-9a-f]{64}", re.ASCII)
+
+# What is looked up, and compared with, where nothing was found: no key has either.
+NO_PREFIX = "ek_"
+NO_DIGEST = b"\0" * 32
+
+
+def new_key() -> tuple[str, str]:
+    """A fresh key, and the prefix by which its row is found."""
+    prefix = f"ek_{secrets.token_hex(6)}"
+    return f"{prefix}_{secrets.token_hex(32)}", prefix
+
+
+def new_id() -> str:
+    """A fresh name for a key's row: it says nothing about the key."""
+    return f"key_{secrets.token_hex(8)}"
+
+
+def digest(presented: str) -> bytes:
+    """What is kept of a key, or compared with what is kept."""
+    return hashlib.sha256(presented.encode("utf-8", "surrogatepass")).digest()
+
+
+def prefix_of(presented: str) -> str:
+    """The prefix to look up: `NO_PREFIX` for what is no key at all, so that the work is the same."""
+    return presented[:15] if _KEY.fullmatch(presented) else NO_PREFIX
+
+
+def same(kept: bytes, presented: bytes) -> bool:
+    """Whether two digests are equal, in a time that does not tell how far they are."""
+    return hmac.compare_digest(kept, presented)
+
+
+def opens(record: KeyRecord, state: State, now: float) -> bool:
+    """Whether a key whose digest is right is good now: not revoked, not expired, its tenant not suspended."""
+    expired = record.expires_at is not None and record.expires_at <= now
+    return record.revoked_at is None and not expired and state == "active"

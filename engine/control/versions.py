@@ -1,0 +1,310 @@
+"""Published versions: kept as they came, one of each name active. Functions on the connection of the control store.
+
+Content is addressed by its digest and kept once a tenant. A version never changes; what changes is whether it is
+approved, active or deprecated. At most one version of a name is active: the index sees to that.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from engine.control.grants import Grants, beyond, joined, parse_grants
+from engine.control.records import shown_time
+from engine.control.tables import rows
+from engine.errors import Code, LimitUse, Problem
+
+# Of one tenant, and of one name: a flood of uploads ends here, whatever else bounds it.
+MAX_NAMES = 1_000
+MAX_VERSIONS = 1_000
+
+_VERSION = (
+    "v.root, v.name, v.version, v.digest, p.size, v.grants, v.published_at, v.published_by, v.approved_by, v.active, "
+    "v.deprecated"
+)
+_JOINED = "versions v JOIN packages p ON p.tenant = v.tenant AND p.digest = v.digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One published version. `root` is `agent` or `tool`; `grants` is what it asks for; `size` is in bytes."""
+
+    root: str
+    name: str
+    version: str
+    digest: str
+    size: int
+    grants: Grants
+    published_at: float
+    published_by: str
+    approved_by: str | None
+    active: bool
+    deprecated: bool
+
+    def as_json(self, asks: Grants) -> dict[str, Any]:
+        """What lists show; `asks` is what stands between the version and its activation."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "digest": self.digest,
+            "size": self.size,
+            "active": self.active,
+            "approved": self.approved_by is not None,
+            "deprecated": self.deprecated,
+            "published_at": shown_time(self.published_at),
+            "published_by": self.published_by,
+            "approved_by": self.approved_by,
+            "grants": self.grants.as_json(),
+            "asks": asks.told(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version to be kept. `said` is what the script says of itself, as JSON, so that it need not be asked again."""
+
+    root: str
+    name: str
+    version: str
+    digest: str
+    content: bytes
+    grants: Grants
+    said: Any
+    at: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What came of publishing: the version as it is kept, whether it was not there before, and what it still asks."""
+
+    version: Version
+    created: bool
+    asks: Grants
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveVersion:
+    """An active version with its content: everything that it takes to call it."""
+
+    version: Version
+    content: bytes
+    said: Any
+
+
+def find(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> Version | None:
+    """One version of the tenant's."""
+    return next(
+        iter(_versions(db, "AND v.root = ? AND v.name = ? AND v.version = ?", (tenant, root, name, version))), None
+    )
+
+
+def existing(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> Version:
+    """One version of the tenant's. Raises Problem not_found."""
+    found = find(db, tenant, root, name, version)
+    if found is None:
+        raise Problem(Code.NOT_FOUND, f"there is no version {version[:64]!r} of the {root} '{name[:64]}'")
+    return found
+
+
+def history(db: apsw.Connection, tenant: str, root: str, name: str) -> list[Version]:
+    """Every version of a name, the newest first. Raises Problem not_found where there is none."""
+    found = _versions(db, "AND v.root = ? AND v.name = ? ORDER BY v.n DESC", (tenant, root, name))
+    if not found:
+        raise Problem(
+            Code.NOT_FOUND, f"no version of {'an agent' if root == 'agent' else 'a tool'} '{name[:64]}' was published"
+        )
+    return found
+
+
+def approved(db: apsw.Connection, tenant: str, root: str, name: str) -> Grants:
+    """What was approved for a name: with its versions, but for those that were deprecated since."""
+    found = rows(
+        db,
+        "SELECT grants FROM versions WHERE tenant = ? AND root = ? AND name = ? AND approved_by IS NOT NULL "
+        "AND NOT deprecated",
+        (tenant, root, name),
+    )
+    return joined(_grants(text) for (text,) in found)
+
+
+def asks(db: apsw.Connection, tenant: str, version: Version, free: Grants) -> Grants:
+    """What the version asks for beyond what was approved for its name and what everybody has."""
+    if version.approved_by is not None:
+        return Grants()
+    return beyond(version.grants, joined((free, approved(db, tenant, version.root, version.name))))
+
+
+def add(
+    db: apsw.Connection, tenant: str, new: NewVersion, free: Grants, *, max_bytes: float | None, besides: int = 0
+) -> Added:
+    """Keep a version, and activate it if it asks for nothing new. One that is there with this content stays as it is.
+
+    `free` is what needs no approval, `max_bytes` what all packages of the tenant may take, with the `besides` that it
+    has stored elsewhere.
+    Raises Problem: conflict (another content, or a name that differs in case alone), quota_exceeded, not_found (the
+    tenant is gone).
+    """
+    there = find(db, tenant, new.root, new.name, new.version)
+    if there is not None:
+        if there.digest != new.digest:
+            raise Problem(
+                Code.CONFLICT,
+                f"version {new.version} of the {new.root} '{new.name}' is there with another content "
+                f"({there.digest[:12]}, this one is {new.digest[:12]}); versions never change: publish another one",
+            )
+        return Added(there, False, asks(db, tenant, there, free))
+    _require_room(db, tenant, new, max_bytes, besides)
+    db.execute(
+        "INSERT INTO packages(tenant, digest, size, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (tenant, new.digest, len(new.content), new.content),
+    )
+    asked = beyond(new.grants, joined((free, approved(db, tenant, new.root, new.name))))
+    db.execute(
+        "INSERT INTO versions(tenant, root, name, version, digest, grants, said, published_at, published_by, "
+        "approved_by, active, deprecated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+        (
+            tenant, new.root, new.name, new.version, new.digest, json.dumps(new.grants.as_json()), json.dumps(new.said),
+            new.at, new.by, None if asked else new.by,
+        ),
+    )  # fmt: skip
+    if not asked:
+        _switch(db, tenant, new.root, new.name, new.version)
+    return Added(existing(db, tenant, new.root, new.name, new.version), True, asked)
+
+
+def activate(db: apsw.Connection, tenant: str, version: Version, free: Grants) -> None:
+    """Let this version be the one that is called. Raises Problem conflict: deprecated, or it asks for too much."""
+    _require_alive(version)
+    if asked := asks(db, tenant, version, free):
+        raise Problem(
+            Code.CONFLICT,
+            f"version {version.version} of the {version.root} '{version.name}' asks for more than was approved "
+            f"({asked}); approve it",
+        )
+    _switch(db, tenant, version.root, version.name, version.version)
+
+
+def approve(db: apsw.Connection, tenant: str, version: Version, by: str) -> None:
+    """Say yes to everything that the version asks for, and activate it. Raises Problem conflict when deprecated."""
+    _require_alive(version)
+    db.execute(
+        "UPDATE versions SET approved_by = ? WHERE tenant = ? AND root = ? AND name = ? AND version = ?",
+        (by, tenant, version.root, version.name, version.version),
+    )
+    _switch(db, tenant, version.root, version.name, version.version)
+
+
+def deprecate(db: apsw.Connection, tenant: str, version: Version) -> None:
+    """Take the version out of service for good, with what was approved for its sake."""
+    db.execute(
+        "UPDATE versions SET deprecated = 1, active = 0 WHERE tenant = ? AND root = ? AND name = ? AND version = ?",
+        (tenant, version.root, version.name, version.version),
+    )
+
+
+def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
+    """Every active version of a tenant with its content, tools before agents, in the order of their names."""
+    found = rows(
+        db,
+        f"SELECT {_VERSION}, p.content, v.said FROM {_JOINED} WHERE v.tenant = ? AND v.active "
+        "ORDER BY v.root DESC, v.name",
+        (tenant,),
+    )
+    return [ActiveVersion(_version(row[:-2]), row[-2], json.loads(row[-1])) for row in found]
+
+
+def mark(db: apsw.Connection, tenant: str) -> str:
+    """A text that differs when something else of the tenant's is active; "" where nothing is."""
+    found = rows(
+        db,
+        "SELECT root, name, version, digest FROM versions WHERE tenant = ? AND active ORDER BY root, name",
+        (tenant,),
+    )
+    return json.dumps(found) if found else ""
+
+
+def has_content(db: apsw.Connection, tenant: str, digest: str) -> bool:
+    """Whether some version of the tenant's has this content."""
+    return bool(rows(db, "SELECT 1 FROM packages WHERE tenant = ? AND digest = ?", (tenant, digest)))
+
+
+def stored_bytes(db: apsw.Connection, tenant: str) -> int:
+    """How much the tenant's packages take."""
+    return int(rows(db, "SELECT coalesce(sum(size), 0) FROM packages WHERE tenant = ?", (tenant,))[0][0])
+
+
+def _switch(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> None:
+    db.execute(
+        "UPDATE versions SET active = 0 WHERE tenant = ? AND root = ? AND name = ? AND active", (tenant, root, name)
+    )
+    db.execute(
+        "UPDATE versions SET active = 1 WHERE tenant = ? AND root = ? AND name = ? AND version = ?",
+        (tenant, root, name, version),
+    )
+
+
+def _require_alive(version: Version) -> None:
+    if version.deprecated:
+        raise Problem(
+            Code.CONFLICT,
+            f"version {version.version} of the {version.root} '{version.name}' is deprecated, which is for good; "
+            "publish its content as another version",
+        )
+
+
+def _require_room(db: apsw.Connection, tenant: str, new: NewVersion, max_bytes: float | None, besides: int) -> None:
+    if not rows(db, "SELECT 1 FROM tenants WHERE name = ? AND name = ? COLLATE BINARY", (tenant, tenant)):
+        raise Problem(Code.NOT_FOUND, "the tenant is not there any more")
+    alike = rows(
+        db,
+        "SELECT name FROM versions WHERE tenant = ? AND root = ? AND name = ? COLLATE NOCASE AND name <> ? LIMIT 1",
+        (tenant, new.root, new.name, new.name),
+    )
+    if alike:
+        raise Problem(Code.CONFLICT, f"there is a {new.root} '{alike[0][0]}', whose name differs in case alone")
+    if rows(
+        db, "SELECT 1 FROM versions WHERE tenant = ? AND root = ? AND name = ? LIMIT 1", (tenant, new.root, new.name)
+    ):
+        count = "SELECT count(*) FROM versions WHERE tenant = ? AND root = ? AND name = ?"
+        used, bound, what = _count(db, count, (tenant, new.root, new.name)), MAX_VERSIONS, f"versions of '{new.name}'"
+    else:
+        count = "SELECT count(DISTINCT root || ':' || name) FROM versions WHERE tenant = ?"
+        used, bound, what = _count(db, count, (tenant,)), MAX_NAMES, "published agents and tools"
+    if used >= bound:
+        raise Problem(
+            Code.QUOTA_EXCEEDED,
+            f"the tenant has {used} {what}; the limit is {bound}",
+            limit=LimitUse("published", bound, used, "count", "engine"),
+        )
+    more = 0 if has_content(db, tenant, new.digest) else len(new.content)
+    size = stored_bytes(db, tenant) + besides + more
+    if max_bytes is not None and size > max_bytes:
+        raise Problem(
+            Code.QUOTA_EXCEEDED,
+            f"with this package the tenant would have stored {size} bytes; the limit is {max_bytes:.0f} "
+            "(quota.stored_bytes)",
+            limit=LimitUse("stored_bytes", max_bytes, size, "bytes", "tenant"),
+        )
+
+
+def _count(db: apsw.Connection, sql: str, bindings: Sequence[Any]) -> int:
+    return int(rows(db, sql, bindings)[0][0])
+
+
+def _versions(db: apsw.Connection, where: str, bindings: Sequence[Any]) -> list[Version]:
+    return [_version(row) for row in rows(db, f"SELECT {_VERSION} FROM {_JOINED} WHERE v.tenant = ? {where}", bindings)]
+
+
+def _version(row: Sequence[Any]) -> Version:
+    root, name, version, digest, size, grants, at, by, approved_by, is_active, deprecated = row
+    return Version(
+        root, name, version, digest, size, _grants(grants), at, by, approved_by, bool(is_active), bool(deprecated)
+    )
+
+
+def _grants(text: str) -> Grants:
+    said: Mapping[str, Any] = json.loads(text)
+    return parse_grants(said)

@@ -1,0 +1,334 @@
+"""What a tenant may use, and whether it may use more now. Pure: whoever asks says what time it is.
+
+A quota bounds a tenant over time or as a whole; a limit (`sandbox.limits`) bounds one run. Requests have a token
+bucket. What is counted by the minute has a sliding window, so that no 60 seconds, wherever they begin, hold more than
+the quota: a bucket would let twice as much through.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.errors import Code, LimitUse, Problem
+from engine.tenant import LimitSource, Tenant
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSpec:
+    """One quota. `default` None means as many as there are workers; `refusal` is what is told when it is used up."""
+
+    name: str
+    unit: Literal["s", "bytes", "count"]
+    default: float | None
+    reason: str
+    enforced_by: str
+    refusal: str
+
+
+QUOTAS: dict[str, QuotaSpec] = {
+    spec.name: spec
+    for spec in (
+        QuotaSpec(
+            "requests_per_second", "count", 20,
+            "reading and refusing a request costs the supervisor time, which everybody shares",
+            "a token bucket in front of REST and MCP",
+            "this tenant sends more than {bound} requests per second",
+        ),
+        QuotaSpec(
+            "burst", "count", 40,
+            "clients start with several requests at once: two seconds' worth",
+            "the size of that bucket",
+            "this tenant sent more than {bound} requests at once",
+        ),
+        QuotaSpec(
+            "concurrent_runs", "count", None,
+            "more runs than workers at once would only take turns",
+            "the scheduler: further runs wait, or are refused with on_limit = \"reject\"",
+            "this tenant has {used} runs under way; the limit is {bound}",
+        ),
+        QuotaSpec(
+            "queue_length", "count", 100,
+            "a queue that cannot be worked off within its time-out is waiting for nothing",
+            "the scheduler, when the run comes",
+            "{used} runs of this tenant wait already; the limit is {bound}",
+        ),
+        QuotaSpec(
+            "cpu_seconds_per_minute", "s", 30,
+            "half of one core, all the time",
+            "the scheduler before a run starts, the meter while it runs",
+            "this tenant used {bound} seconds of CPU time within a minute",
+        ),
+        QuotaSpec(
+            "host_calls_per_minute", "count", 6_000,
+            "each costs the supervisor time that is nobody's CPU time: a hundred a second is half a per cent of a core",
+            "the scheduler before a run starts, the supervisor at every call",
+            "this tenant made {bound} host calls within a minute",
+        ),
+        QuotaSpec(
+            "stored_bytes", "bytes", 1024 << 20,
+            "a disk that one tenant fills is full for everybody",
+            "whoever stores documents or published files, before it does",
+            "this tenant has stored {used} bytes; the limit is {bound}",
+        ),
+    )
+}  # fmt: skip
+
+# A tenant comes back to the state of one that never asked after this long without a request.
+_FORGET_S = 2 * MINUTE_S
+
+
+@dataclass(frozen=True, slots=True)
+class BoundQuotas:
+    """A tenant's quotas and who set each: the tenant's own record, or the engine's configuration."""
+
+    values: Mapping[str, float]
+    sources: Mapping[str, LimitSource]
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+
+def bind_quotas(tenant: Tenant, defaults: Mapping[str, float | None], workers: int) -> BoundQuotas:
+    """Every quota of `QUOTAS` for one tenant: its own, else the configured default, else the list's."""
+    values: dict[str, float] = {}
+    sources: dict[str, LimitSource] = {}
+    for name, spec in QUOTAS.items():
+        if name in tenant.quotas:
+            values[name], sources[name] = tenant.quotas[name], "tenant"
+            continue
+        default = defaults.get(name, spec.default)
+        values[name], sources[name] = workers if default is None else default, "engine"
+    return BoundQuotas(values, sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A quota that is used up: which, its bound, what was used, who set it, and in how many seconds to ask again."""
+
+    name: str
+    bound: float
+    used: float | None
+    source: LimitSource
+    retry_after_s: float
+
+    @property
+    def message(self) -> str:
+        """One sentence for the caller."""
+        spec = QUOTAS[self.name]
+        whole = "" if self.used is not None else "the engine as a whole is asked for more than it takes"
+        said = whole or spec.refusal.format(bound=_number(self.bound), used=_number(self.used or 0))
+        return f"{said} (quota.{self.name})"
+
+    def limit_use(self) -> LimitUse:
+        """As an error shows it."""
+        return LimitUse(self.name, self.bound, self.used, QUOTAS[self.name].unit, self.source)
+
+    def problem(self, code: Code = Code.QUOTA_EXCEEDED) -> Problem:
+        """As a refusal."""
+        return Problem(code, self.message, limit=self.limit_use(), retry_after_s=self.retry_after_s)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if value < 1e6 else f"{value:.0f}"
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A token bucket: `size` tokens at most, `rate` more each second. Times in the caller's clock seconds."""
+
+    rate: float
+    size: float
+    at: float
+    level: float
+
+    @classmethod
+    def full(cls, rate: float, size: float, now: float) -> "Bucket":
+        return cls(rate, size, now, size)
+
+    def refill(self, now: float) -> None:
+        """Put in what has come since the last time. A clock that goes backwards takes nothing out."""
+        self.level = min(self.size, self.level + max(0.0, now - self.at) * self.rate)
+        self.at = max(self.at, now)
+
+    def wait_s(self) -> float:
+        """How long until there is one token; 0 when there is. Call `refill` first."""
+        # Refilled by exactly this wait, rounding may leave the level a hair below one: that counts as one.
+        return 0.0 if self.level >= 1 - 1e-9 else (1 - self.level) / self.rate
+
+    def take(self) -> None:
+        """Take one token, which `wait_s` said is there."""
+        self.level = max(0.0, self.level - 1)
+
+
+@dataclass(slots=True)
+class Window:
+    """What was used within the last minute, counted by the second: an amount counts for 60 to 61 seconds."""
+
+    total: float = 0.0
+    _slots: deque[list[float]] = field(default_factory=deque)  # [second, amount], oldest first
+
+    def add(self, amount: float, now: float) -> None:
+        second = math.floor(now)
+        if self._slots and self._slots[-1][0] >= second:
+            self._slots[-1][1] += amount
+        else:
+            self._slots.append([second, amount])
+        self.total += amount
+
+    def used(self, now: float) -> float:
+        """The amount of the last minute."""
+        while self._slots and now >= self._slots[0][0] + 1 + MINUTE_S:
+            self.total -= self._slots.popleft()[1]
+        if not self._slots:
+            self.total = 0.0  # what rounding left
+        return self.total
+
+    def wait_s(self, bound: float, now: float) -> float:
+        """How long until less than `bound` is used, if nothing is added; 0 when that is so now."""
+        left = self.used(now)
+        if left < bound:
+            return 0.0
+        for second, amount in self._slots:
+            left -= amount
+            if left < bound:
+                return second + 1 + MINUTE_S - now
+        return MINUTE_S  # rounding: everything is forgotten by then
+
+
+@dataclass(slots=True)
+class _Account:
+    requests: Bucket
+    cpu_s: Window = field(default_factory=Window)
+    host_calls: Window = field(default_factory=Window)
+    last_used: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What all tenants together may use: `requests_per_second` with `burst`, and `queue_length` waiting runs."""
+
+    requests_per_second: float
+    burst: float
+    queue_length: int
+
+
+class Ledger:
+    """What every tenant has used, against its quotas. Knows only tenants of the last minutes: an idle one costs
+    nothing.
+    """
+
+    def __init__(self, totals: Totals, now: float) -> None:
+        self._all = Bucket.full(totals.requests_per_second, totals.burst, now)
+        # Invariant: ordered by last_used, longest ago first.
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+
+    def request(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
+        """One request of this tenant: counted, unless it is refused. A refused one uses nothing up.
+
+        Where the engine as a whole runs short, a tenant is refused as soon as it has used more of its own bucket than
+        is left in the engine's: many busy tenants then refuse each other, and not the one that asks rarely. (The rule
+        of A. Choudhury and E. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+        """
+        account = self._account(tenant, quotas, now)
+        own, everybody = account.requests, self._all
+        rate, burst = quotas["requests_per_second"], quotas["burst"]
+        if (own.rate, own.size) != (rate, burst):  # the operator changed them
+            own.refill(now)
+            own.rate, own.size, own.level = rate, burst, min(own.level, burst)
+        own.refill(now)
+        everybody.refill(now)
+        if wait_s := own.wait_s():
+            return Exceeded("requests_per_second", rate, rate, quotas.sources["requests_per_second"], wait_s)
+        if wait_s := everybody.wait_s():
+            return Exceeded("requests_per_second", everybody.rate, None, "engine", wait_s)
+        if own.size - own.level >= everybody.level:
+            missing = own.size - own.level - everybody.level + 1
+            return Exceeded("requests_per_second", everybody.rate, None, "engine", missing / (rate + everybody.rate))
+        own.take()
+        everybody.take()
+        return None
+
+    def may_begin(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
+        """Whether a run of this tenant may begin, by what its runs used within the last minute."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            return None
+        return self._over(account.cpu_s, "cpu_seconds_per_minute", quotas, now) or self._over(
+            account.host_calls, "host_calls_per_minute", quotas, now
+        )
+
+    def cpu(self, tenant: str, quotas: BoundQuotas, seconds: float, now: float) -> Exceeded | None:
+        """A run used CPU time. What it exceeds, if that was more than the tenant has."""
+        return self._spend(self._account(tenant, quotas, now).cpu_s, "cpu_seconds_per_minute", quotas, seconds, now)
+
+    def host_call(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
+        """A run makes one host call. When it is one too many it is not counted, and must not be answered."""
+        window = self._account(tenant, quotas, now).host_calls
+        if over := self._over(window, "host_calls_per_minute", quotas, now):
+            return over
+        window.add(1, now)
+        return None
+
+    def used(self, tenant: str, now: float) -> dict[str, float]:
+        """What the tenant has used of `cpu_seconds_per_minute` and `host_calls_per_minute`."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            return {"cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+        return {
+            "cpu_seconds_per_minute": round(account.cpu_s.used(now), 3),
+            "host_calls_per_minute": int(account.host_calls.used(now)),
+        }
+
+    @staticmethod
+    def _over(window: Window, name: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
+        wait_s = window.wait_s(quotas[name], now)
+        return Exceeded(name, quotas[name], round(window.total, 3), quotas.sources[name], wait_s) if wait_s else None
+
+    @staticmethod
+    def _spend(window: Window, name: str, quotas: BoundQuotas, amount: float, now: float) -> Exceeded | None:
+        window.add(amount, now)
+        return Ledger._over(window, name, quotas, now)
+
+    def _account(self, tenant: str, quotas: BoundQuotas, now: float) -> _Account:
+        account = self._accounts.get(tenant)
+        if account is None:
+            bucket = Bucket.full(quotas["requests_per_second"], quotas["burst"], now)
+            account = self._accounts[tenant] = _Account(bucket)
+        else:
+            self._accounts.move_to_end(tenant)
+        account.last_used = now
+        while self._is_blank(next(iter(self._accounts.values())), now):
+            self._accounts.popitem(last=False)
+        return account
+
+    @staticmethod
+    def _is_blank(account: _Account, now: float) -> bool:
+        """Whether it is as a new one: its minute is over and its bucket full again."""
+        idle_s = now - account.last_used
+        return idle_s > _FORGET_S and account.requests.level + idle_s * account.requests.rate >= account.requests.size
+
+
+def check_stored(quotas: BoundQuotas, stored: int, more: int) -> None:
+    """Whether a tenant that has `stored` bytes may store `more`. Raises Problem quota_exceeded, with what it has."""
+    bound = quotas["stored_bytes"]
+    if more > 0 and stored + more > bound:
+        use = LimitUse("stored_bytes", bound, stored, "bytes", quotas.sources["stored_bytes"])
+        message = (
+            f"this tenant has stored {stored} bytes and would store {more} more; the limit is {bound:.0f} "
+            "(quota.stored_bytes): delete something first"
+        )
+        raise Problem(Code.QUOTA_EXCEEDED, message, limit=use)
+
+
+def shown(quotas: BoundQuotas, used: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """As `GET /limits` shows them: `{NAME: {value, unit, source, used}}`; `used` is null where nothing is counted."""
+    return {
+        name: {
+            "value": quotas[name], "unit": spec.unit, "source": quotas.sources[name], "used": used.get(name),
+        }
+        for name, spec in QUOTAS.items()
+    }  # fmt: skip

@@ -1,0 +1,195 @@
+"""Turns at computing: which runs compute now, who is put aside for whom, and what their tenants' quotas are charged.
+
+The scheduler decides; here workers are halted and let go on, and their CPU clocks read. A turn belongs to one admitted
+run and to every run that is made on its behalf: while it is put aside, none of their workers computes.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from engine.pool import Pool
+from engine.quota import BoundQuotas, Exceeded, Ledger
+from engine.scheduler import Scheduler, Ticket
+from engine.tenant import Tenant
+from engine.verdict import Mark
+from engine.worker import Worker
+from sandbox.outcome import Outcome
+
+# How often running workers' clocks are read for the scheduler (1 us each): while a run waits for a slot, and else.
+BUSY_POLL_S = 0.005
+POLL_S = 0.02
+# About what a host call costs the supervisor: 0.1 ms where it is answered from memory, 0.5 for a search.
+HOST_CALL_S = 0.0003
+# How much of the time with a slot counts as used, at least.
+HELD_COUNTS = 0.1
+
+
+class Turn:
+    """One admitted run, and the workers that compute for it."""
+
+    def __init__(self, tenant: Tenant, quotas: BoundQuotas, ticket: Ticket, ledger: Ledger | None) -> None:
+        self.tenant = tenant
+        self.ticket = ticket
+        self._quotas = quotas
+        self._ledger = ledger
+        self._workers: dict[Worker, float] = {}  # each with its CPU clock when it joined
+        self._cpu_before_s = 0.0  # of workers that have left
+        self._calls = 0
+        self._held_s = 0.0  # how long it had a slot, before it got the one that it has
+        self._held_since = trio.current_time()
+        self._counted_s = 0.0  # what the tenant's quota was charged already
+        self._woken = False
+
+    def join(self, worker: Worker) -> None:
+        """A worker begins to compute for this turn: at once, or when it goes on."""
+        self._workers[worker] = worker.cpu_s()
+        if self.ticket.aside:
+            worker.halt()
+            self._woken = True
+
+    def leave(self, worker: Worker) -> None:
+        """The worker's run has ended."""
+        self._cpu_before_s += max(0.0, worker.cpu_s() - self._workers.pop(worker))
+        if self.ticket.aside:
+            worker.proceed()  # it answered, and was halted after that: whoever gets it next must find it able to work
+
+    def cpu_s(self) -> float:
+        """CPU seconds that were used in this turn."""
+        return self._cpu_before_s + sum(max(0.0, w.cpu_s() - before) for w, before in self._workers.items())
+
+    def computed_s(self) -> float:
+        """CPU seconds that were used for it: in this turn, and by the supervisor for its host calls."""
+        return self.cpu_s() + self._calls * HOST_CALL_S
+
+    def cost_s(self, now: float) -> float:
+        """What its tenant is charged in the fair pick: `computed_s`, or a part of the time for which it held a slot if
+        that is more.
+
+        A run that asks the host for one thing after the other computes little, but its slot is nobody else's meanwhile:
+        who has used less would wait for long if its account stood still.
+        """
+        held_s = self._held_s + (0.0 if self.ticket.aside else now - self._held_since)
+        return max(self.computed_s(), held_s * HELD_COUNTS)
+
+    def host_call(self) -> Exceeded | None:
+        """A run of this turn makes a host call. What it exceeds, when the tenant may make no more: then it ends."""
+        self._calls += 1
+        if self._ledger is None:
+            return None
+        over = self._ledger.host_call(self.tenant.id, self._quotas, trio.current_time())
+        if over is not None:
+            self.end(Mark(Outcome.CALL_LIMIT, quota=over))
+        return over
+
+    def charge(self, now: float) -> None:
+        """Charge the tenant's quota for what was used since the last time, and end the turn if it is used up."""
+        if self._ledger is None:
+            return
+        used = self.cpu_s()
+        over = self._ledger.cpu(self.tenant.id, self._quotas, used - self._counted_s, now)
+        self._counted_s = used
+        if over is not None:
+            self.end(Mark(Outcome.CPU_LIMIT, quota=over))
+
+    def end(self, mark: Mark) -> None:
+        """Kill every worker of this turn, for this reason."""
+        for worker in self._workers:
+            worker.kill(mark)
+
+    @property
+    def computing(self) -> bool:
+        """Whether anything is left to compute before the host answers."""
+        return self._woken or not self._workers or not all(worker.awaiting for worker in self._workers)
+
+    def halt(self, now: float) -> None:
+        """It was put aside: let none of its workers compute."""
+        self._held_s += now - self._held_since
+        self._woken = False
+        for worker in self._workers:
+            worker.halt()
+
+    def proceed(self, now: float) -> None:
+        """It has a slot again."""
+        self._held_since = now
+        self._woken = False
+        for worker in self._workers:
+            worker.proceed()
+
+
+class Turns:
+    """Every turn that has begun and not ended. `started` is called when runs may have been given a start."""
+
+    def __init__(
+        self, scheduler: Scheduler, pool: Pool, ledger: Ledger | None, started: Callable[[Ticket], None]
+    ) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._ledger = ledger
+        self._started = started
+        # Invariant: exactly the tickets that have begun and not ended.
+        self._turns: dict[Ticket, Turn] = {}
+        self._work = trio.Event()
+
+    def begin(self, tenant: Tenant, quotas: BoundQuotas, ticket: Ticket) -> Turn:
+        """A run has its start."""
+        turn = self._turns[ticket] = Turn(tenant, quotas, ticket, self._ledger)
+        self._work.set()
+        return turn
+
+    def end(self, turn: Turn) -> None:
+        """The run has ended, however that was: charge for it, and start who waits."""
+        now = trio.current_time()
+        del self._turns[turn.ticket]
+        if turn.ticket.aside:
+            self._pool.aside -= 1
+        turn.charge(now)
+        self._scheduler.finish(turn.ticket, turn.cost_s(now))
+        self.start_waiting()
+
+    def start_waiting(self) -> None:
+        """Give every free slot to whose turn it is. Where none is free, look whether one should be."""
+        now = trio.current_time()
+        self._fill(now)
+        if self._scheduler.waiting:
+            self.review(now)
+
+    def _fill(self, now: float) -> None:
+        while (ticket := self._scheduler.next_start(now)) is not None:
+            turn = self._turns.get(ticket)
+            if turn is None:
+                self._started(ticket)
+            else:
+                self._pool.aside -= 1
+                turn.proceed(now)
+
+    def review(self, now: float) -> None:
+        """Tell the scheduler what has been used and who waits, and carry out what it says."""
+        for ticket, turn in self._turns.items():
+            turn.charge(now)
+            if not ticket.aside:
+                self._scheduler.use(ticket, turn.computed_s(), turn.cost_s(now))
+                if turn.computing:
+                    ticket.waiting_since = None
+                elif ticket.waiting_since is None:
+                    ticket.waiting_since = now
+            elif ticket.waiting_since is not None and turn.computing:
+                self._scheduler.wake(ticket, now)
+        # Bounded: each pass puts one run aside for one that has used less, and at most every slot changes hands.
+        for _ in range(self._scheduler.slots):
+            victim = self._scheduler.preempt(now)
+            if victim is None:
+                break
+            self._turns[victim].halt(now)
+            self._pool.aside += 1
+            self._fill(now)
+        self._fill(now)
+
+    async def watch(self) -> None:
+        """Review while anything runs. Runs until cancelled."""
+        while True:
+            if not self._turns:
+                self._work = trio.Event()
+                await self._work.wait()
+            await trio.sleep(BUSY_POLL_S if self._scheduler.waiting else POLL_S)
+            self.review(trio.current_time())

@@ -1,0 +1,174 @@
+"""What runs cost, summed up: by tenant, agent, key and day. Pure; whole numbers, so that sums are exactly sums.
+
+Every run counts once, however it ended: also one that was cancelled, refused before its start, or made on behalf of
+another one, whose own CPU time and calls are then counted here and not there.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from engine.run import RunRequest, Usage
+from sandbox.outcome import Outcome
+
+
+class Account(NamedTuple):
+    """What is summed up together. `agent` is `agent:NAME` or `tool:NAME`, `key` the key's id (empty without keys),
+    `day` a date in UTC.
+    """
+
+    tenant: str
+    agent: str
+    key: str
+    day: str
+
+
+# The amounts of `Sums` that are added up; the peak is the greatest, and the two counters have names of their own.
+AMOUNTS = ("runs", "queue_us", "wall_us", "cpu_us", "bytes_in", "bytes_out")
+
+
+@dataclass(slots=True)
+class Sums:
+    """The sum of some runs. Times in microseconds; `host_calls` by name, `outcomes` by outcome."""
+
+    runs: int = 0
+    queue_us: int = 0
+    wall_us: int = 0
+    cpu_us: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    peak_memory_bytes: int = 0
+    host_calls: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, outcome: Outcome, usage: Usage) -> "Sums":
+        """One run."""
+        return cls(
+            1, _us(usage.queue_s), _us(usage.wall_s), _us(usage.cpu_s), usage.bytes_in, usage.bytes_out,
+            usage.peak_memory_bytes, Counter(usage.host_calls), Counter((outcome.value,)),
+        )  # fmt: skip
+
+    def add(self, other: "Sums") -> None:
+        """Count what `other` counts."""
+        for name in AMOUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.peak_memory_bytes = max(self.peak_memory_bytes, other.peak_memory_bytes)
+        self.host_calls.update(other.host_calls)
+        self.outcomes.update(other.outcomes)
+
+    def as_json(self) -> dict[str, Any]:
+        """As `GET /usage` shows it: times in milliseconds, the rest in bytes and numbers."""
+        return {
+            "runs": self.runs,
+            "outcomes": dict(sorted(self.outcomes.items())),
+            "queue_ms": self.queue_us / 1e3,
+            "wall_ms": self.wall_us / 1e3,
+            "cpu_ms": self.cpu_us / 1e3,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "host_calls": self.host_calls.total(),
+            "host_calls_by_name": dict(sorted(self.host_calls.items())),
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+        }
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+Sheet = Mapping[Account, Sums]
+
+
+class Book:
+    """The sums that nobody has written down yet. `now` tells the time in seconds since the epoch, for the day."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._sheet: dict[Account, Sums] = {}
+
+    def note(self, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
+        """A run has ended, or was refused."""
+        day = datetime.fromtimestamp(self._now(), UTC).date().isoformat()
+        account = Account(request.tenant.id, f"{request.root}:{request.name}", request.tenant.key or "", day)
+        self._add(account, Sums.of(outcome, usage))
+
+    def take(self) -> dict[Account, Sums]:
+        """Everything that was noted since the last time. Whoever takes it writes it down, or gives it back."""
+        taken, self._sheet = self._sheet, {}
+        return taken
+
+    def give_back(self, sheet: Sheet) -> None:
+        """What was taken could not be written down."""
+        for account, sums in sheet.items():
+            self._add(account, sums)
+
+    def of(self, tenant: str) -> dict[Account, Sums]:
+        """What was noted of one tenant and not taken yet."""
+        return {account: sums for account, sums in self._sheet.items() if account.tenant == tenant}
+
+    def forget(self, tenant: str) -> None:
+        """The tenant was deleted."""
+        self._sheet = {account: sums for account, sums in self._sheet.items() if account.tenant != tenant}
+
+    def _add(self, account: Account, sums: Sums) -> None:
+        found = self._sheet.get(account)
+        if found is None:
+            self._sheet[account] = found = Sums()
+        found.add(sums)
+
+
+def together(*sheets: Sheet) -> dict[Account, Sums]:
+    """Several sheets as one. The given ones stay as they are."""
+    found: dict[Account, Sums] = {}
+    for sheet in sheets:
+        for account, sums in sheet.items():
+            found.setdefault(account, Sums()).add(sums)
+    return found
+
+
+def report(sheet: Sheet) -> dict[str, Any]:
+    """One tenant's sums as `GET /usage` shows them: `total`, `by_agent`, `by_key`, `by_day`, each list in order."""
+    total = Sums()
+    for sums in sheet.values():
+        total.add(sums)
+    return {
+        "total": total.as_json(),
+        "by_agent": _by(sheet, "agent"),
+        "by_key": [row for row in _by(sheet, "key") if row["key"]],
+        "by_day": _by(sheet, "day"),
+    }
+
+
+def _by(sheet: Sheet, what: str) -> list[dict[str, Any]]:
+    found: dict[str, Sums] = {}
+    for account, sums in sheet.items():
+        found.setdefault(getattr(account, what), Sums()).add(sums)
+    return [{what: name, **found[name].as_json()} for name in sorted(found)]
+
+
+def as_csv(sheet: Sheet) -> str:
+    """The sums as a table for a spreadsheet: one line for every tenant, agent, key and day (RFC 4180)."""
+    amounts = [name for name, value in Sums().as_json().items() if not isinstance(value, dict)]
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow((*Account._fields, *amounts, *(f"outcome_{outcome.value}" for outcome in Outcome)))
+    for account in sorted(sheet):
+        shown = sheet[account].as_json()
+        outcomes = (shown["outcomes"].get(outcome.value, 0) for outcome in Outcome)
+        writer.writerow((*map(_cell, account), *(shown[name] for name in amounts), *outcomes))
+    return out.getvalue()
+
+
+def _cell(text: str) -> str:
+    # A spreadsheet would run it as a formula; names of agents may begin with a minus.
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+def rows(sheet: Iterable[tuple[Account, Sums]]) -> list[dict[str, Any]]:
+    """The sums as JSON, one object for every tenant, agent, key and day."""
+    return [{**account._asdict(), **sums.as_json()} for account, sums in sorted(sheet, key=lambda pair: pair[0])]

@@ -1,0 +1,158 @@
+"""Who is asking: the one layer in front of REST and MCP that knows keys. It decides before anything else is looked at.
+
+Where tenants are off, everybody is the tenant `default`, and clients on this machine are the operator.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import trio
+
+from engine.control.identity import ANONYMOUS, LOCAL, Identity
+from engine.errors import Code, Problem
+from engine.tenant import Tenant
+from server.access import is_loopback
+from server.asgi import MCP_PATH, Exchange, Scope
+from server.problems import Answer, problem_answer
+
+if TYPE_CHECKING:
+    from engine.control.store import ControlStore
+
+# One text for whatever is wrong with a key, and for none.
+_REFUSED = Problem(Code.UNAUTHORIZED, "a valid API key is needed, as Authorization: Bearer KEY or as X-API-Key: KEY")
+_ADMIN = "/admin"
+# What proxies add: with one of them, the address of the connection is not the client's.
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+# How often open answers are held against keys that were revoked and tenants that were suspended meanwhile.
+LOOK_EVERY_S = 0.5
+# And how often where nothing was changed: keys also expire.
+LOOK_ANYWAY_S = 5.0
+
+_local = lru_cache(maxsize=256)(is_loopback)
+
+
+def presented(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The one key that a request presents; None when there is none, or when its headers disagree.
+
+    A credential of another scheme than Bearer is no key, so it disagrees with every one (RFC 6750 section 2.1).
+    """
+    found: set[bytes] = set()
+    for name, value in headers:
+        if name == b"x-api-key":
+            found.add(value.strip())
+        elif name == b"authorization":
+            scheme, _, key = value.strip().partition(b" ")
+            found.add(key.strip() if scheme.lower() == b"bearer" else b"")
+    if len(found) != 1:
+        return None
+    return found.pop().decode("latin-1") or None
+
+
+def is_open(path: str) -> bool:
+    """Whether a path is answered without a key."""
+    return path == "/health" or path.startswith("/.well-known/")
+
+
+def needs_use(method: str, path: str) -> bool:
+    """Whether a request calls something, or speaks MCP, for which its key needs the scope `use`."""
+    if path.rstrip("/") == MCP_PATH or path == "/tools/sources":
+        return True
+    prompt = path.startswith("/agents/") and path.endswith("/prompt")
+    # What lies below a tool's name is about its published versions.
+    tool = path.startswith("/tools/") and path.count("/") == 2
+    return method == "POST" and (prompt or tool)
+
+
+def is_admin(path: str) -> bool:
+    """Whether a path is for the operator alone."""
+    return path == _ADMIN or path.startswith(_ADMIN + "/")
+
+
+def require(identity: Identity, scope: str) -> None:
+    """Raises Problem forbidden unless the key has this scope. The operator may do everything."""
+    if scope not in identity.scopes:
+        raise Problem(Code.FORBIDDEN, f"this key has no scope '{scope}'")
+
+
+class Auth:
+    """The layer of one server. `control` is None where tenants are off.
+
+    `count` is told of every request of a tenant whose key is good, and raises Problem where they are too many.
+    """
+
+    def __init__(self, control: "ControlStore | None", count: Callable[[Tenant], None]) -> None:
+        self._control = control
+        self._count = count
+
+    async def refusal(self, scope: Scope, exchange: Exchange) -> Answer | None:
+        """The answer to a request that may not go on. Sets the exchange's identity, tenant and key."""
+        try:
+            if self._control is None:
+                self._without_keys(scope, exchange)
+            else:
+                await self._with_keys(self._control, scope, exchange)
+        except Problem as problem:
+            return problem_answer(problem)
+        return None
+
+    def _without_keys(self, scope: Scope, exchange: Exchange) -> None:
+        client = scope["client"]
+        local = client is not None and _local(client[0]) and not any(name in exchange.headers for name in _FORWARDED)
+        exchange.identity = LOCAL if local else ANONYMOUS
+        if is_admin(scope["path"]):
+            raise Problem(Code.NOT_FOUND, "there are no tenants here: tenants.enabled is false")
+
+    async def _with_keys(self, control: "ControlStore", scope: Scope, exchange: Exchange) -> None:
+        method, path = scope["method"], scope["path"]
+        key = presented(scope["headers"])
+        # Without a key the same work is done as with a wrong one.
+        identity = await control.authenticate(key or "")
+        if identity is None:
+            exchange.identity = ANONYMOUS
+            if is_open(path):
+                return
+            raise _REFUSED
+        exchange.identity, exchange.tenant, exchange.key = identity, identity.tenant, key
+        if identity.operator:
+            await self._on_behalf(control, exchange, path)
+            return
+        self._count(identity.tenant)
+        if is_admin(path):
+            raise Problem(Code.FORBIDDEN, "this is for the operator's key")
+        if needs_use(method, path):
+            require(identity, "use")
+
+    async def _on_behalf(self, control: "ControlStore", exchange: Exchange, path: str) -> None:
+        """The operator may speak for a tenant: `?tenant=NAME`. For everybody else the parameter means nothing."""
+        if b"tenant=" not in exchange.query or is_admin(path):  # there the path, or a filter, names tenants
+            return
+        named = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True).get("tenant", [])
+        if len(named) > 1:
+            raise Problem(Code.BAD_REQUEST, "the query names more than one tenant")
+        if named:
+            exchange.tenant = await control.known_tenant(named[0])
+
+    async def expel(self, active: Callable[[], Iterable[Exchange]]) -> None:
+        """End answers under way, such as open streams, whose key opens nothing any more. Runs until cancelled.
+
+        A call that has not begun to answer goes on to its own end, which its limits bound.
+        """
+        control = self._control
+        if control is None:
+            return
+        seen, looked_at = control.generation(), trio.current_time()
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            found, now = control.generation(), trio.current_time()
+            if found == seen and now < looked_at + LOOK_ANYWAY_S:
+                continue
+            try:
+                for exchange in list(active()):
+                    key = exchange.key
+                    if exchange.started and key is not None and await control.authenticate(key) is None:
+                        exchange.end()
+                seen, looked_at = found, now
+            except Problem:  # the store cannot be asked now; it has said so in the log
+                continue

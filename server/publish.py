@@ -1,0 +1,53 @@
+"""`PUT /agents/NAME`, `PUT /tools/NAME` and what becomes of their versions: the publishing part of REST."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agents.manifest import Root
+from agents.publishing import Action
+from engine.errors import Code, Problem
+from server.asgi import Exchange
+from server.body import parse_object
+from server.problems import Answer, json_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agents.service import Service
+
+_PATHS: tuple[tuple[str, Root], ...] = (("agents", "agent"), ("tools", "tool"))
+_ACTIONS: tuple[Action, ...] = ("activate", "approve", "deprecate")
+
+
+def routes(service: "Service") -> "list[tuple[str, str, Callable[..., Awaitable[Answer]]]]":
+    """Rule, method and handler of every route."""
+    found: list[tuple[str, str, Callable[..., Awaitable[Answer]]]] = []
+    for path, root in _PATHS:
+        found.append((f"/{path}/<name>", "PUT", partial(_publish, service, root)))
+        found.append((f"/{path}/<name>/versions", "GET", partial(_history, service, root)))
+        found += [
+            (f"/{path}/<name>/versions/<version>/{action}", "POST", partial(_change, service, root, action))
+            for action in _ACTIONS
+        ]
+    return found
+
+
+async def _publish(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
+    body = parse_object(exchange.body, exchange.headers.get(b"content-type"))
+    published = await service.publishing.publish(exchange.tenant, exchange.identity, root, name, body)
+    # 200: it was there; 202: it is kept, and waits for an approval; 201: it is there, and is what is called.
+    return json_answer(published.version, 200 if not published.created else 202 if published.waits else 201)
+
+
+async def _history(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
+    versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
+    return json_answer({"versions": versions})
+
+
+async def _change(
+    service: "Service", root: Root, action: Action, exchange: Exchange, name: str, version: str
+) -> Answer:
+    if parse_object(exchange.body, exchange.headers.get(b"content-type")):
+        raise Problem(Code.BAD_REQUEST, "this takes no body: the version that is meant is in the address")
+    changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action)
+    return json_answer(changed)

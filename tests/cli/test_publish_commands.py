@@ -1,0 +1,186 @@
+"""`engine agent publish` and what becomes of versions, as its users have it."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import structlog.testing
+
+from cli.main import run as run_command
+from cli.output import Exit
+from cli.package import read_package
+
+Engine = Callable[..., Any]
+
+CONFIG = """
+[db]
+path = "data/engine.sqlite"
+[sandbox]
+workers = 1
+reserve = 0
+"""
+LUA = "agent = { description = 'D' }\nfunction agent.resolve() return { system = 'v%s ' .. fs.read('data/x.md') } end\n"
+
+
+def write(folder: Path, version: str, grants: str = "", **files: str) -> Path:
+    """A package in a folder."""
+    package = folder / "pkg"
+    (package / "data").mkdir(parents=True, exist_ok=True)
+    (package / "manifest.toml").write_text(f'name = "helper"\nversion = "{version}"\nmain = "main.lua"\n{grants}')
+    (package / "main.lua").write_text(LUA % version)
+    (package / "data/x.md").write_text("x")
+    (package / ".git").mkdir(exist_ok=True)
+    (package / ".git/config").write_bytes(b"\xff")
+    for name, text in files.items():
+        (package / name).write_text(text)
+    return package
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command line that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "engine.toml").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.fixture
+def engine(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The command line in the project, in this process: it is called often here, and starting Python takes time."""
+    monkeypatch.chdir(project)
+    # What commands do about the log would last for the tests that follow.
+    monkeypatch.setattr("cli.run.quiet_logs", lambda: None)
+    structlog.configure(processors=[structlog.testing.LogCapture()], cache_logger_on_first_use=False)
+
+    def run(*arguments: str) -> Ended:
+        capsys.readouterr()
+        code = run_command(list(arguments))
+        said = capsys.readouterr()
+        return Ended(code, said.out, said.err)
+
+    yield run
+    structlog.reset_defaults()
+
+
+def system(engine: Engine, *more: str) -> Any:
+    ended = engine("agent", "test", "helper", "--json", *more)
+    assert ended.code == 0, ended.err
+    return ended.json["system"]
+
+
+def test_a_folder_is_published_approved_and_taken_back(project: Path, engine: Engine) -> None:
+    write(project, "1")
+    first = engine("agent", "publish", "pkg")
+    assert first.code == 0, first.err
+    assert "Agent helper 1 (" in first.out
+    assert ": active" in first.out
+    assert system(engine) == "v1 x"
+
+    write(project, "2", '[grants]\nhosts = ["10.0.0.5"]\n')
+    second = engine("agent", "publish", "pkg", "--json")
+    assert (second.json["active"], second.json["asks"]) == (False, {"hosts": ["10.0.0.5"]})
+    refused = engine("agent", "activate", "helper", "2")
+    assert refused.code == 1
+    assert "hosts 10.0.0.5" in refused.err
+    assert engine("agent", "approve", "helper", "2").code == 0
+    assert system(engine) == "v2 x"
+
+    assert engine("agent", "activate", "helper", "1").code == 0
+    listed = engine("agent", "versions", "helper", "--json").json["versions"]
+    assert [(each["version"], each["active"], each["published_by"]) for each in listed] == [
+        ("2", False, "cli"), ("1", True, "cli"),
+    ]  # fmt: skip
+    assert "waits" not in engine("agent", "versions", "helper").out
+    assert engine("agent", "deprecate", "helper", "1").code == 0
+    gone = engine("agent", "test", "helper")
+    assert (gone.code, "unknown agent" in gone.err) == (2, True)
+
+
+def test_a_tenants_agent_is_published_for_that_tenant(project: Path, engine: Engine) -> None:
+    write(project, "1")
+    assert engine("tenant", "create", "acme").code == 0
+    assert engine("agent", "publish", "pkg", "--tenant", "acme").code == 0
+    assert system(engine, "--tenant", "acme") == "v1 x"
+    assert engine("agent", "list", "--json").json == {"agents": []}
+    assert [each["name"] for each in engine("agent", "list", "--json", "--tenant", "acme").json["agents"]] == ["helper"]
+    nobody = engine("agent", "publish", "pkg", "--tenant", "nobody")
+    assert (nobody.code, "nobody" in nobody.err) == (2, True)
+
+
+def test_what_is_wrong_with_a_folder_is_said(project: Path) -> None:
+    package = project / "pkg"
+
+    def refused(code: int, said: str) -> None:
+        with pytest.raises(Exit) as raised:
+            read_package(package)
+        assert raised.value.code == code
+        assert said in raised.value.message
+
+    refused(2, "there is no such folder")
+    write(project, "1")
+    (package / "manifest.toml").rename(project / "kept.toml")
+    refused(2, "no manifest.toml or manifest.json")
+    (project / "kept.toml").rename(package / "manifest.toml")
+    (package / "link").symlink_to("/etc/passwd")
+    refused(1, "a symbolic link")
+    (package / "link").unlink()
+    (package / "sub").symlink_to("data", target_is_directory=True)
+    refused(1, "a symbolic link")
+    (package / "sub").unlink()
+    os.mkfifo(package / "pipe")
+    refused(1, "not a regular file")
+    (package / "pipe").unlink()
+    (package / "x.bin").write_bytes(b"\xff\xfe")
+    refused(1, "not UTF-8")
+    (package / "x.bin").unlink()
+    for manifest, said in (("version = ", "cannot be read"), ("files = 1", "names no files")):
+        (package / "manifest.toml").write_text(manifest)
+        refused(1, said)
+    write(project, "1")
+    body = read_package(package)
+    assert sorted(body["files"]) == ["data/x.md", "main.lua"]
+    assert body["name"] == "helper"
+
+
+def test_a_package_that_is_refused_is_told_in_one_line(project: Path, engine: Engine) -> None:
+    for grants, main, said in (
+        ("", "agent = {", "the script does not load: main.lua:1"),
+        ("grant = 1\n", LUA % 1, "did you mean 'grants'?"),
+    ):
+        write(project, "1", grants, **{"main.lua": main})
+        ended = engine("agent", "publish", "pkg")
+        assert (ended.code, ended.err.count("\n")) == (1, 1)
+        assert said in ended.err
+    (project / "pkg/manifest.toml").write_text("version = '1'\n")
+    assert "the manifest has no name" in engine("agent", "publish", "pkg").err
+    assert engine("agent", "versions", "other").code == 2
+
+
+def test_a_tool_is_published_from_a_manifest_in_json(project: Path, engine: Engine) -> None:
+    (project / "adder").mkdir()
+    (project / "adder/manifest.json").write_text(json.dumps({"name": "adder", "version": "1", "main": "t.lua"}))
+    (project / "adder/t.lua").write_text(
+        "tool = { parameters = {{name = 'a', type = 'integer'}} } function tool.execute(p) return p.a + 1 end"
+    )
+    published = engine("tool", "publish", "adder")
+    assert published.code == 0, published.err
+    called = engine("tool", "test", "adder", "--param", "a=41", "--json")
+    assert called.json["result"] == 42
+    assert engine("tool", "deprecate", "adder", "1").code == 0
+    assert engine("tool", "versions", "adder", "--json").json["versions"][0]["deprecated"] is True

@@ -1,0 +1,414 @@
+"""Secrets by reference: what a script sees, what leaves for which host, what of an answer is kept from scripts."""
+
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote
+
+import msgspec
+import pytest
+import structlog
+import trio
+from hostile_http import HOST, PUBLIC, PUBLIC_TOO, Seen, World, answer, context, open_world, redirect
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.bridge import http
+from engine.egress import parse_url
+from engine.redaction import MASK, NOTHING_SECRET, Redactor
+from engine.run import Usage
+from engine.secrets import (
+    EMPTY_VAULT,
+    BoundSecret,
+    MissingSecret,
+    References,
+    SecretRefused,
+    Vault,
+)
+
+VALUE = 'sentinel/"a\\b"+7f3d=é'
+OTHER = "other.example.com"
+HTTPS = f"https://{HOST}/v1?q=1"
+MIB = 1 << 20
+
+
+def vault(value: str = VALUE, *hosts: str, **more: str) -> Vault:
+    """A vault with TOKEN, bound to HOST unless said otherwise, and more secrets of that host."""
+    bound = hosts or (HOST,)
+    return Vault([BoundSecret.of("TOKEN", value, bound), *(BoundSecret.of(n, v, bound) for n, v in more.items())])
+
+
+def references(value: str = VALUE, *hosts: str) -> References:
+    return References(vault(value, *hosts), granted=None)
+
+
+def filled(
+    run: References, *, url: str = HTTPS, headers: Mapping[str, str] | None = None, body: str = "", bound: int = MIB
+) -> Any:
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    return run.fill(parse_url(url), raw, body.encode(), bound)
+
+
+# ---- placeholders -----------------------------------------------------------------------------------------------
+
+
+def test_a_script_is_told_placeholders_of_what_it_was_granted_and_nothing_of_the_values() -> None:
+    run = References(vault(), frozenset({"TOKEN", "UNKNOWN"}))
+    assert set(run.table) == {"TOKEN"}
+    assert VALUE not in repr(run.table) + repr(vault().secrets)
+    assert References(vault(), frozenset()).table == {}
+    assert References(EMPTY_VAULT, None).table == {}
+
+
+def test_a_placeholder_is_of_one_run() -> None:
+    first, second = references(), references()
+    assert first.table["TOKEN"] != second.table["TOKEN"]
+    # What another run was given, or a document says, is text like any other.
+    body = first.table["TOKEN"]
+    assert filled(second, body=body).body == body.encode()
+
+
+def test_config_values_that_name_a_secret_become_its_placeholder_and_others_stay() -> None:
+    run = references()
+    config = {"a": "secret:TOKEN", "deep": [{"b": "secret:TOKEN"}, "not secret:TOKEN"], "n": 5, "c": "secret:"}
+    placeholder = run.table["TOKEN"]
+    assert run.placed(config) == {
+        "a": placeholder,
+        "deep": [{"b": placeholder}, "not secret:TOKEN"],
+        "n": 5,
+        "c": "secret:",
+    }
+
+
+def test_config_that_names_a_secret_which_is_not_there_says_where() -> None:
+    with pytest.raises(MissingSecret, match=r"deep\[1\]\.key names the secret 'GONE'"):
+        references().placed({"deep": [1, {"key": "secret:GONE"}]})
+    with pytest.raises(MissingSecret):
+        References(vault(), frozenset({"ANOTHER"})).placed({"a": "secret:TOKEN"})
+
+
+# ---- filling in -------------------------------------------------------------------------------------------------
+
+
+def test_header_values_and_basic_credentials_get_the_value() -> None:
+    run = references("value-of-the-token")
+    placeholder = run.table["TOKEN"]
+    basic = "Basic " + base64.b64encode(f"me:{placeholder}".encode()).decode()
+    sent = dict(filled(run, headers={"x-key": f"k={placeholder};", "authorization": basic, "accept": "*/*"}).headers)
+    assert sent[b"x-key"] == b"k=value-of-the-token;"
+    assert base64.b64decode(sent[b"authorization"].removeprefix(b"Basic ")) == b"me:value-of-the-token"
+    assert sent[b"accept"] == b"*/*"
+
+
+@pytest.mark.parametrize("credentials", ["Basic ????", "Basic", "Basic YQ", "basic Zm9v extra", "Bearer Zm9v"])
+def test_what_only_looks_like_basic_credentials_is_left_alone(credentials: str) -> None:
+    assert dict(filled(references(), headers={"authorization": credentials}).headers) == {
+        b"authorization": credentials.encode()
+    }
+
+
+@given(value=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
+def test_whatever_a_value_holds_it_stays_one_value_in_json_in_a_form_and_in_a_url(value: str) -> None:
+    run = references(value)
+    placeholder = run.table["TOKEN"]
+    in_json = filled(run, headers={"content-type": "application/json"}, body=json.dumps({"a": [placeholder], "b": 1}))
+    assert json.loads(in_json.body) == {"a": [value], "b": 1}
+    form = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+    in_form = filled(run, headers=form, body=f"token={placeholder}&b=1").body.decode()
+    assert parse_qs(in_form, keep_blank_values=True) == {"token": [value], "b": ["1"]}
+    in_url = filled(run, url=f"https://{HOST}/hooks/{placeholder}?k={placeholder}&b=1").target.path
+    path, _, query = in_url.partition("?")
+    assert (path.count("/"), unquote(path)) == (2, f"/hooks/{value}")
+    assert parse_qs(query, keep_blank_values=True) == {"k": [value], "b": ["1"]}
+
+
+def test_the_length_that_the_headers_tell_is_that_of_the_body_that_is_sent() -> None:
+    run = references("v" * 200)
+    body = run.table["TOKEN"]
+    sent = filled(run, headers={"content-length": str(len(body))}, body=body)
+    assert sent.headers == ((b"content-length", b"200"),)
+    assert sent.used == ("TOKEN",)
+
+
+def test_a_request_without_placeholders_stays_as_it_is() -> None:
+    sent = filled(references(), headers={"content-length": "1"}, body="x")
+    assert (sent.headers, sent.body, sent.used) == (((b"content-length", b"1"),), b"x", ())
+
+
+REFUSED: tuple[tuple[tuple[str, ...], str, str | None], ...] = (
+    ((HOST,), f"https://{OTHER}/", "TOKEN is bound to api.example.com, and is not sent to other.example.com"),
+    ((HOST,), f"https://{HOST}:8443/", "is not sent to api.example.com:8443"),
+    ((HOST,), f"http://{HOST}/", "is not sent over plain http; use https, or bind it to api.example.com:80"),
+    (("*.example.com",), f"http://{HOST}/", "is not sent over plain http"),
+    (("*.example.com",), "https://example.com/", "is not sent to example.com"),
+    ((HOST,), f"https://{HOST}.evil.com/", "is not sent to"),
+    (("10.0.0.5",), "https://10.0.0.6/", "is not sent to 10.0.0.6"),
+    ((HOST,), f"https://{HOST}/", None),
+    ((f"{HOST}:80",), f"http://{HOST}/", None),
+    (("*.example.com:8080",), f"http://{HOST}:8080/", None),
+    (("10.0.0.5",), "http://10.0.0.5/", None),
+    (("127.0.0.1:8080",), "http://127.0.0.1:8080/", None),
+    ((OTHER, HOST), f"https://{HOST}/", None),
+)
+
+
+@pytest.mark.parametrize(("hosts", "url", "text"), REFUSED)
+def test_a_secret_goes_to_the_hosts_that_it_is_bound_to_and_nowhere_else(
+    hosts: tuple[str, ...], url: str, text: str | None
+) -> None:
+    run = references("the value", *hosts)
+    placeholder = run.table["TOKEN"]
+    basic = "Basic " + base64.b64encode(f"me:{placeholder}".encode()).decode()
+    ways: tuple[dict[str, Any], ...] = (
+        {"headers": {"x": placeholder}},
+        {"headers": {"x": basic}},
+        {"body": placeholder},
+        {"url": f"{url}?k={placeholder}"},
+    )
+    for way in ways:
+        if text is None:
+            assert filled(run, **{"url": url, **way}).used == ("TOKEN",)
+            continue
+        with pytest.raises(SecretRefused, match=text) as refused:
+            filled(run, **{"url": url, **way})
+        assert "the value" not in str(refused.value)
+
+
+def test_a_value_that_fits_no_header_is_refused_without_showing_it() -> None:
+    run = references("two\r\nlines: x")
+    with pytest.raises(SecretRefused, match="fits no header") as refused:
+        filled(run, headers={"x": run.table["TOKEN"]})
+    assert "two" not in str(refused.value)
+    assert filled(run, body=run.table["TOKEN"]).body == b"two\r\nlines: x"
+
+
+def test_a_request_that_its_secrets_would_blow_up_is_refused_before_it_is_made() -> None:
+    run = references("v" * 60_000)
+    placeholder = run.table["TOKEN"]
+    with pytest.raises(SecretRefused, match="the body is larger than 1048576 bytes"):
+        filled(run, body=placeholder * 10_000)
+    with pytest.raises(SecretRefused, match="a header is larger than"):
+        filled(run, headers={"x": placeholder * 2})
+    with pytest.raises(SecretRefused, match="the URL is larger than"):
+        filled(run, url=f"https://{HOST}/{placeholder}")
+    assert len(filled(run, headers={"x": placeholder}).headers[0][1]) == 60_000
+
+
+# ---- what an answer shows ---------------------------------------------------------------------------------------
+
+
+def echoes(value: str) -> dict[str, bytes]:
+    """The value as servers that echo requests show it."""
+    credentials = base64.b64encode(f"user:{value}".encode())
+    return {
+        "plain": f"got {value}!".encode(),
+        "json": json.dumps({"headers": {"X-Key": value}}).encode(),
+        "json as utf-8": json.dumps({"a": value}, ensure_ascii=False).encode(),
+        "json in json": json.dumps({"a": json.dumps({"b": value}, ensure_ascii=False)}, ensure_ascii=False).encode(),
+        "escaped slashes": json.dumps({"a": value}).replace("/", "\\/").encode(),
+        "url": f"/path?token={quote(value, safe='')}&x=1".encode(),
+        "form": f"token={quote(value, safe='')}".replace("%20", "+").encode(),
+        "basic": b"Basic " + credentials,
+        "base64 in a longer text": base64.b64encode(f'{{"k": "{value}", "z": 0}}'.encode()),
+        "base64 of the safe alphabet": base64.urlsafe_b64encode(f"12{value}".encode()),
+        "hex": value.encode().hex().encode(),
+    }
+
+
+@pytest.mark.parametrize("value", [VALUE, "sk_live_0123456789abcdef", "pass word with spaces", "a/b+c=d?e&f"])
+def test_a_secret_is_masked_in_every_form_in_which_servers_echo_it(value: str) -> None:
+    run = references(value)
+    veil = run.veil(parse_url(HTTPS))
+    for form, body in echoes(value).items():
+        shown = veil.data(body)
+        assert MASK.encode() in shown, form
+        assert value.encode() not in shown, form
+        for token in shown.replace(b'"', b" ").split():
+            # What is left of base64 decodes to less than the value.
+            assert value.encode() not in _decoded(token), form
+
+
+def _decoded(token: bytes) -> bytes:
+    try:
+        return base64.b64decode(token, altchars=b"-_" if b"-" in token or b"_" in token else None)
+    except ValueError:
+        return b""
+
+
+def test_an_answer_without_secrets_is_not_touched() -> None:
+    veil = references().veil(parse_url(HTTPS))
+    body = bytes(range(256)) * 10
+    assert veil.data(body) is body
+    assert veil.text("naïve \udcff") == "naïve \udcff"
+
+
+def test_what_another_host_answers_is_its_own_business() -> None:
+    assert not references().veil(parse_url(f"https://{OTHER}/"))
+    assert not References().veil(parse_url(HTTPS))
+
+
+def test_a_short_secret_is_masked_as_it_is_and_in_the_credentials_that_were_sent() -> None:
+    run = references("hunter2")
+    basic = "Basic " + base64.b64encode(f"u:{run.table['TOKEN']}".encode()).decode()
+    sent = filled(run, headers={"authorization": basic})
+    veil = run.veil(sent.target, sent.forms)
+    echoed = dict(sent.headers)[b"authorization"]
+    assert base64.b64decode(echoed.split()[1]) == b"u:hunter2"
+    assert veil.data(b"saw " + echoed + b" and hunter2") == b"saw Basic [redacted] and [redacted]"
+
+
+def test_a_place_to_go_to_has_the_placeholder_again() -> None:
+    run = references("a b/c")
+    veil, placeholder = run.veil(parse_url(HTTPS)), run.table["TOKEN"]
+    for written in ("a%20b%2Fc", "a%20b%2fc", "a+b%2Fc", "a b/c"):
+        assert veil.location(f"/next?k={written}&x=1") == f"/next?k={placeholder}&x=1"
+
+
+def test_logs_and_errors_are_rid_of_a_tenants_secrets_beside_the_operators() -> None:
+    kept = vault("the-token-of-acme")
+    redactor = kept.redactor(Redactor(["operators-own-secret"]))
+    assert redactor.text("the-token-of-acme operators-own-secret") == f"{MASK} {MASK}"
+    assert kept.redactor(Redactor(["operators-own-secret"])) is redactor
+    assert EMPTY_VAULT.redactor(NOTHING_SECRET) is NOTHING_SECRET
+
+
+# ---- with real requests -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with open_world() as world:
+        world.names.known[OTHER] = [[PUBLIC_TOO]]
+        world.streets.at[PUBLIC_TOO, 80] = world.peer.port
+        yield world
+
+
+BOUND = f"{HOST}:80"
+RULES = (HOST, OTHER)
+
+
+async def call(
+    world: World,
+    run: References,
+    name: str,
+    url: str,
+    *,
+    rules: Iterable[str] = RULES,
+    charged: Any = None,
+    **given: Any,
+) -> Any:
+    """The answer of a call by a run with these secrets, or the text of its error."""
+    made = context(rules)
+    made = replace(made, request=replace(made.request, secrets=run), charge=charged or made.charge)
+    with trio.fail_after(20):
+        reply = await world.bridge.call(made, name, msgspec.msgpack.encode({"url": url, **given}))
+    return msgspec.msgpack.decode(reply.value) if reply.ok else reply.value.decode()
+
+
+async def _echo(stream: trio.abc.Stream, seen: Seen) -> None:
+    said = json.dumps({"path": seen.path, "headers": seen.headers, "body": seen.body.decode()}).encode()
+    headers = (f"X-Echo: {seen.headers.get('x-key', '')}", "Content-Type: application/json")
+    await stream.send_all(answer(said, 200, *headers))
+
+
+async def test_the_host_gets_the_value_and_the_script_an_answer_without_it(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    placeholder = run.table["TOKEN"]
+    world.peer.routes["/e"] = _echo
+    basic = "Basic " + base64.b64encode(f"me:{placeholder}".encode()).decode()
+    found = await call(
+        world, run, "http.post", f"http://{HOST}/e?k={placeholder}",
+        headers={"X-Key": placeholder, "Authorization": basic}, body={"token": placeholder},
+    )  # fmt: skip
+    (seen,) = world.peer.seen
+    assert seen.path == "/e?k=the-real-value"
+    assert seen.headers["x-key"] == "the-real-value"
+    assert base64.b64decode(seen.headers["authorization"].split()[1]) == b"me:the-real-value"
+    assert json.loads(seen.body) == {"token": "the-real-value"}
+    assert int(seen.headers["content-length"]) == len(seen.body)
+    assert found["url"] == f"http://{HOST}/e?k={placeholder}"
+    assert found["headers"]["x-echo"] == MASK
+    assert found["json"]["headers"]["x-key"] == MASK
+    assert found["json"]["headers"]["authorization"] == f"Basic {MASK}"
+    assert "the-real-value" not in repr(found)
+    await world.works()
+
+
+async def test_a_secret_is_not_sent_to_another_host_that_the_script_may_reach(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    found = await call(world, run, "http.get", f"http://{OTHER}/", headers={"X-Key": run.table["TOKEN"]})
+    assert found == f"http.get: the secret TOKEN is bound to {BOUND}, and is not sent to {OTHER}"
+    assert world.peer.seen == []
+    await world.works()
+
+
+async def test_being_bound_to_a_host_does_not_allow_a_script_to_reach_it(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    found = await call(world, run, "http.get", f"http://{HOST}/", rules=(OTHER,), headers={"X": run.table["TOKEN"]})
+    assert "is not among the hosts that this script may reach" in found
+    assert world.peer.seen == []
+
+
+async def test_a_redirect_to_another_host_takes_no_secret_along(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    placeholder = run.table["TOKEN"]
+    world.peer.routes["/a"] = redirect(f"http://{OTHER}/b", 307)
+    world.peer.routes["/b"] = _echo
+    found = await call(world, run, "http.get", f"http://{HOST}/a", headers={"X-Key": placeholder})
+    assert (found["status"], world.peer.seen[-1].headers.get("x-key")) == (200, None)
+    # A body goes along with 307, and would take the secret with it: refused.
+    found = await call(world, run, "http.post", f"http://{HOST}/a", body=f"token={placeholder}")
+    assert found == f"http.post: the secret TOKEN is bound to {BOUND}, and is not sent to {OTHER}"
+    assert [seen.path for seen in world.peer.seen] == ["/a", "/b", "/a"]
+
+
+async def test_a_redirect_that_repeats_the_secret_shows_the_script_its_placeholder(world: World) -> None:
+    run = references("the real/value", BOUND)
+    placeholder = run.table["TOKEN"]
+    world.peer.routes["/a"] = redirect("/b?again=the%20real%2Fvalue")
+    world.peer.routes["/b"] = answer(b"there")
+    found = await call(world, run, "http.get", f"http://{HOST}/a?k={placeholder}")
+    assert [seen.path for seen in world.peer.seen] == ["/a?k=the%20real%2Fvalue", "/b?again=the%20real%2Fvalue"]
+    assert (found["url"], found["body"]) == (f"http://{HOST}/b?again={placeholder}", b"there")
+    # And where it leads elsewhere, the secret stays here.
+    world.peer.routes["/a"] = redirect(f"http://{OTHER}/b?again=the+real%2fvalue")
+    found = await call(world, run, "http.get", f"http://{HOST}/a?k={placeholder}")
+    assert "is not sent to other.example.com" in found
+    assert len(world.peer.seen) == 3
+
+
+async def test_the_egress_log_names_the_secrets_that_left_and_has_none_of_them(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    placeholder = run.table["TOKEN"]
+    world.peer.routes["/a"] = redirect(f"http://{OTHER}/?the-real-value")
+    with structlog.testing.capture_logs() as logs:
+        await call(world, run, "http.get", f"http://{HOST}/a?k={placeholder}")
+        await call(world, run, "http.get", f"http://{OTHER}/", headers={"X": placeholder})
+        await call(world, run, "http.get", f"http://{HOST}/none")
+    hops = [entry for entry in logs if entry["event"] == "egress"]
+    assert [(hop["host"], hop["decision"], hop.get("secrets")) for hop in hops] == [
+        (HOST, "allowed", ("TOKEN",)),
+        (OTHER, "refused: a secret", None),
+        (OTHER, "refused: a secret", None),
+        (HOST, "allowed", None),
+    ]
+    assert "the-real-value" not in repr(logs)
+    assert placeholder not in repr(logs)
+
+
+async def test_taking_secrets_out_of_a_large_answer_is_charged_to_the_run(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    large = b"x" * (3 * MIB) + b"the-real-value" + b"y" * MIB
+    world.peer.routes["/large"] = answer(large)
+    charged: list[Usage] = []
+    found = await call(world, run, "http.get", f"http://{HOST}/large", charged=charged.append)
+    assert len(large) > http.VEILED_AT_ONCE
+    assert found["body"] == large.replace(b"the-real-value", MASK.encode())
+    (usage,) = charged
+    assert usage.cpu_s > 0
+    assert time.process_time() > usage.cpu_s
+    assert PUBLIC in {host for host, _ in world.streets.connected}
+    await world.works()
