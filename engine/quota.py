@@ -312,18 +312,6 @@ class Ledger:
         return idle_s > _FORGET_S and account.requests.level + idle_s * account.requests.rate >= account.requests.size
 
 
-def check_stored(quotas: BoundQuotas, stored: int, more: int) -> None:
-    """Whether a tenant that has `stored` bytes may store `more`. Raises Problem quota_exceeded, with what it has."""
-    bound = quotas["stored_bytes"]
-    if more > 0 and stored + more > bound:
-        use = LimitUse("stored_bytes", bound, stored, "bytes", quotas.sources["stored_bytes"])
-        message = (
-            f"this tenant has stored {stored} bytes and would store {more} more; the limit is {bound:.0f} "
-            "(quota.stored_bytes): delete something first"
-        )
-        raise Problem(Code.QUOTA_EXCEEDED, message, limit=use)
-
-
 def shown(quotas: BoundQuotas, used: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """As `GET /limits` shows them: `{NAME: {value, unit, source, used}}`; `used` is null where nothing is counted."""
     return {

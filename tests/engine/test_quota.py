@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config import QuotaConfig
-from engine.errors import Code, Problem
+from engine.errors import Code
 from engine.quota import (
     MINUTE_S,
     QUOTAS,
@@ -17,7 +17,6 @@ from engine.quota import (
     Totals,
     Window,
     bind_quotas,
-    check_stored,
 )
 from engine.tenant import DEFAULT_TENANT, Tenant
 
@@ -214,17 +213,6 @@ def test_every_quota_has_a_sentence_for_its_refusal() -> None:
         text = spec.refusal.format(bound=1, used=1)
         assert text.startswith(("this tenant", "1 runs of this tenant"))
         assert "{" not in text
-
-
-def test_storing_more_than_the_quota_is_refused_before_it_is_stored() -> None:
-    bound = quotas(stored_bytes=100)
-    check_stored(bound, 60, 40)
-    check_stored(bound, 500, 0)  # a quota that was lowered below what is there refuses growth, and nothing else
-    with pytest.raises(Problem) as refused:
-        check_stored(bound, 60, 41)
-    assert refused.value.code is Code.QUOTA_EXCEEDED
-    assert refused.value.limit is not None
-    assert (refused.value.limit.used, refused.value.limit.bound) == (60, 100)
 
 
 def test_without_tenants_no_quota_has_a_name_of_its_own() -> None:
