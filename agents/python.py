@@ -29,7 +29,7 @@ from agents.registry import Registry
 from agents.shape import WrongShape
 from engine.config import PythonEntry
 from engine.engine import Engine
-from engine.errors import Code, Problem
+from engine.errors import Code, Problem, leaf
 from engine.protocol import LINE_BYTES
 from engine.redaction import NOTHING_SECRET, Redactor
 from engine.run import CallRecord, LogLine, Usage
@@ -214,11 +214,6 @@ class PythonCode:
             found["description"] = " ".join(inspect.cleandoc(said).partition("\n\n")[0].split())
         return {name: value for name, value in found.items() if value is not None}
 
-    def narrowed(self, declared: list[str]) -> tuple[str, ...]:
-        """The tools that the class declares, less what its configuration leaves out with `tools`."""
-        allowed = self.entry.tools
-        return tuple(tool for tool in declared if allowed is None or tool in allowed)
-
     async def run(
         self,
         step: Callable[[Context], Awaitable[Any]],
@@ -306,11 +301,8 @@ def _own(error: BaseException) -> tuple[BaseException | None, BaseException | No
     """The part of an error that is the author's (without groups of one around it), and the part that is not."""
     if not isinstance(error, BaseExceptionGroup):
         return (error, None) if isinstance(error, Exception | SystemExit) else (None, error)
-    own: BaseException | None
     own, rest = error.split((Exception, SystemExit))
-    while isinstance(own, BaseExceptionGroup) and len(own.exceptions) == 1:
-        own = own.exceptions[0]
-    return own, rest
+    return None if own is None else leaf(own), rest
 
 
 class _Turn:

@@ -1,6 +1,5 @@
 """A loaded Lua script, whatever it declares: how its functions are run on behalf of a caller."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,11 +42,6 @@ class LuaScript:
     def same(self, other: "LuaScript") -> bool:
         """Whether the other is this very script, under the same configuration."""
         return (self.script, self.entry, self.secrets) == (other.script, other.entry, other.secrets)
-
-    def narrowed(self, declared: Sequence[str]) -> tuple[str, ...]:
-        """The tools that the script declares, less what its configuration leaves out with `tools`."""
-        allowed = self.entry.tools
-        return tuple(tool for tool in declared if allowed is None or tool in allowed)
 
     def authority(self, tools: tuple[str, ...]) -> Authority:
         """What the configuration grants the script, and the tools that it may call."""

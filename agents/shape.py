@@ -1,5 +1,6 @@
 """Checking what scripts say of themselves and return: plain values in, typed ones out, errors that name the path."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -101,6 +102,11 @@ def completions(value: Any, words: Words = LUA) -> tuple[str, ...] | None:
         if not isinstance(each, str):
             raise WrongShape(f"the answer of agent.complete: [{position}] must be a string, got {_type(each, words)}")
     return tuple(value)
+
+
+def narrowed(declared: Sequence[str], allowed: Sequence[str] | None) -> tuple[str, ...]:
+    """The tools that an agent or tool declares, less what its configuration leaves out with `tools` (None: nothing)."""
+    return tuple(tool for tool in declared if allowed is None or tool in allowed)
 
 
 def agent_prompt(value: Any, declared: tuple[str, ...], words: Words = LUA) -> AgentPrompt:

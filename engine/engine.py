@@ -13,7 +13,7 @@ import trio
 from engine import supervisor
 from engine.bridge import Bridge, HostContext, HostFunction
 from engine.config import Config
-from engine.errors import Code, LimitUse, Problem
+from engine.errors import Code, LimitUse, Problem, ungrouped
 from engine.metrics import Metrics
 from engine.pool import NoWorker, Pool, PoolSettings, open_pool
 from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, shown
@@ -334,21 +334,17 @@ async def open_engine(config: Config, host_functions: Iterable[HostFunction] = (
     `host_functions` are the host calls that scripts may be granted; those of the knowledge store are in
     `engine.bridge.knowledge`.
     """
-    try:
-        async with open_pool(pool_settings(config)) as pool:
-            engine = Engine(config, pool, Bridge(host_functions), Metrics())
-            _require(engine.layers)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(engine.watch)
-                yield engine
-                nursery.cancel_scope.cancel()
-    except NoWorker as error:
-        raise SandboxUnavailable(f"no worker can be made: {error}") from None
-    except BaseExceptionGroup as group:
-        # Our nurseries wrap what the block raised; whoever opened us wants it as it was.
-        if (leaf := _only_leaf(group)) is None:
-            raise
-        raise leaf from leaf.__cause__
+    with ungrouped():
+        try:
+            async with open_pool(pool_settings(config)) as pool:
+                engine = Engine(config, pool, Bridge(host_functions), Metrics())
+                _require(engine.layers)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(engine.watch)
+                    yield engine
+                    nursery.cancel_scope.cancel()
+        except NoWorker as error:
+            raise SandboxUnavailable(f"no worker can be made: {error}") from None
 
 
 def _require(layers: tuple[LayerStatus, ...]) -> None:
@@ -358,12 +354,3 @@ def _require(layers: tuple[LayerStatus, ...]) -> None:
         raise SandboxUnavailable(
             f"a required layer of the sandbox is missing: {reasons} (see [sandbox] require)", layers
         )
-
-
-def _only_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    inner: BaseException = group
-    while isinstance(inner, BaseExceptionGroup):
-        if len(inner.exceptions) != 1:
-            return None
-        inner = inner.exceptions[0]
-    return inner

@@ -4,6 +4,8 @@ Every refusal and failure that a user may see is a `Problem`. REST, MCP and the 
 JSON-RPC code, exit code) from tables of their own; nobody else invents a message shape.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -99,3 +101,22 @@ class Problem(Exception):
         if self.traceback is not None:
             error["traceback"] = self.traceback
         return {"error": error}
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The one error inside nested groups of one: nurseries wrap whatever leaves them. A group of several stays one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+@contextmanager
+def ungrouped() -> Iterator[None]:
+    """What leaves the block comes out as it was raised in there, without the groups that nurseries put around it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        cause = leaf(group)
+        if isinstance(cause, BaseExceptionGroup):
+            raise
+        raise cause from cause.__cause__

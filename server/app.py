@@ -16,7 +16,7 @@ import trio
 from hypercorn.config import Config as HypercornConfig
 
 from engine.config import LoadedConfig, ServerConfig, parse_bind
-from engine.errors import Problem
+from engine.errors import Problem, leaf
 from server import http1, logs, rest
 from server.access import Access, is_loopback
 from server.asgi import MCP_PATH, App, Receive, Scope, Send, exchange_of
@@ -25,7 +25,7 @@ from server.banner import listening, loaded_lines
 from server.guard import Guard
 from server.logs import log
 from server.mcp_http import Mcp
-from server.problems import Answer, leaf, problem_answer
+from server.problems import Answer, problem_answer
 
 if TYPE_CHECKING:
     from agents.service import Service

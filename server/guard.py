@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 import trio
 
-from engine.errors import Code, Problem
+from engine.errors import Code, Problem, leaf
 from server.access import Access
 from server.asgi import KEY, MCP_PATH, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
 from server.auth import Auth
 from server.logs import log, report
-from server.problems import Answer, Headers, internal, leaf, problem_answer
+from server.problems import Answer, Headers, internal, problem_answer
 
 # An early answer to an unfinished body first reads this much of the rest, for at most this long, so that the
 # connection stays usable. Beyond it the connection is closed after the answer, and LINGER_S bounds how long the rest is

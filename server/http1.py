@@ -32,10 +32,10 @@ from hypercorn.trio.worker_context import EventWrapper, WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from engine.errors import Code, Problem
+from engine.errors import Code, Problem, leaf
 from server.asgi import ON_DISCONNECT, App, Message
 from server.logs import log, report
-from server.problems import leaf, problem_answer
+from server.problems import problem_answer
 
 # How much is read from a connection at once.
 RECEIVE_BYTES = 64 * 1024

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from agents.agent import AgentInfo, Call
 from agents.documents import Document, Documents
 from agents.tool import ToolInfo
-from engine.errors import Code, Problem
+from engine.errors import Code, Problem, leaf
 from engine.tenant import Tenant
 from server.logs import report
 from server.mcp_caller import Caller, Context, http_caller, of_handshake
@@ -47,7 +47,7 @@ from server.mcp_shapes import (
     tool_of,
     wrong_params,
 )
-from server.problems import INVALID_PARAMS, RESOURCE_NOT_FOUND, details, internal, leaf, rpc_error
+from server.problems import INVALID_PARAMS, RESOURCE_NOT_FOUND, details, internal, rpc_error
 from server.rest import engine_version
 
 if TYPE_CHECKING:

@@ -122,13 +122,6 @@ def internal(reference: str) -> Problem:
     return Problem(Code.INTERNAL, f"internal error (reference {reference})")
 
 
-def leaf(error: BaseException) -> BaseException:
-    """The one error inside nested groups of one: nurseries wrap whatever leaves them."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
 def details(problem: Problem) -> dict[str, Any]:
     """A problem as MCP `data`: `code` and `run_id` always, the rest of the envelope where known; no message."""
     error = {key: value for key, value in problem.envelope()["error"].items() if key != "message"}

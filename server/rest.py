@@ -14,14 +14,14 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agents.agent import Call
-from engine.errors import Code, Problem
+from engine.errors import Code, Problem, leaf
 from sandbox.limits import SPECS
 from server import publish, usage
 from server.admin import Admin, Handler
 from server.asgi import Exchange, Receive, Send, agent_of, exchange_of
 from server.body import parse_object, unwrap
 from server.logs import report
-from server.problems import Answer, internal, json_answer, leaf, problem_answer
+from server.problems import Answer, internal, json_answer, problem_answer
 
 if TYPE_CHECKING:
     from agents.service import Service

@@ -6,7 +6,7 @@ from typing import Any
 
 from agents.agent import AgentInfo, Call, Resolved
 from agents.script import LuaScript
-from agents.shape import AgentDeclaration, WrongShape, agent_prompt, completions
+from agents.shape import AgentDeclaration, WrongShape, agent_prompt, completions, narrowed
 from engine.run import Authority
 
 # Somebody is typing: an answer that takes longer comes too late.
@@ -30,7 +30,7 @@ class LuaAgent:
         info = AgentInfo(
             name=script.name,
             description=said.description if said.description is not None else f"Lua agent: {script.name}",
-            tools=script.narrowed(said.tools),
+            tools=narrowed(said.tools, script.entry.tools),
             source="lua",
             arguments=tuple(said.arguments),
             title=said.title,

@@ -8,7 +8,7 @@ from agents.agent import AgentInfo, Call, Resolved
 from agents.authoring import Context
 from agents.kinds.lua import COMPLETE_S
 from agents.python import PythonCode
-from agents.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions
+from agents.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions, narrowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class PythonAgent:
         info = AgentInfo(
             name=code.name,
             description=said.description if said.description is not None else f"Python agent: {code.name}",
-            tools=code.narrowed(said.tools),
+            tools=narrowed(said.tools, code.entry.tools),
             source="python",
             arguments=tuple(said.arguments),
             title=said.title,

@@ -9,7 +9,7 @@ from jsonschema_rs import Draft202012Validator
 from agents.agent import Call
 from agents.schema import compile_schema, parameters_schema, returns_schema, with_defaults
 from agents.script import LuaScript
-from agents.shape import ToolAnnotations, ToolDeclaration, WrongShape
+from agents.shape import ToolAnnotations, ToolDeclaration, WrongShape, narrowed
 from agents.tool import Called, ToolInfo
 from engine.run import Authority
 
@@ -29,7 +29,7 @@ class LuaTool:
         if "execute" not in said.functions:
             raise WrongShape("tool.execute is missing or not a function")
         returns = returns_schema(said.returns)
-        authority = script.authority(script.narrowed(said.tools))
+        authority = script.authority(narrowed(said.tools, script.entry.tools))
         hints = said.annotations or ToolAnnotations()
         # Whoever may neither reach a host nor call a tool can change nothing: the sandbox sees to that.
         harmless = not authority.hosts and not authority.tools

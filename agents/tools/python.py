@@ -12,7 +12,7 @@ from agents.agent import Call
 from agents.authoring import Context
 from agents.python import PythonCode, Unusable
 from agents.schema import compile_schema, parameters_schema, returns_schema, with_defaults
-from agents.shape import JSON, ToolAnnotations, WrongShape, tool_declaration
+from agents.shape import JSON, ToolAnnotations, WrongShape, narrowed, tool_declaration
 from agents.tool import Called, ToolInfo
 from engine.errors import Code, Problem
 
@@ -47,7 +47,7 @@ class PythonTool:
             open_world=hints.open_world,
         )
         validator = None if returns is None else compile_schema(returns)
-        return cls(info, code, code.narrowed(said.tools), model, validator)
+        return cls(info, code, narrowed(said.tools, code.entry.tools), model, validator)
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Await the author's `execute`. Raises Problem: tool_error, timeout, output_limit, bad_request (the model)."""

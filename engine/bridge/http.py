@@ -23,6 +23,7 @@ import trio
 from engine import egress
 from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
 from engine.egress import Scalar, Target
+from engine.errors import ungrouped
 from engine.run import Usage
 from engine.secrets import SecretRefused, Veil
 
@@ -102,7 +103,7 @@ async def open_http(
     `lookup` finds the addresses of a name (it may block: it runs in a thread), `network` connects to one of them, `tls`
     is what certificates are checked against; by default all three are the system's.
     """
-    try:
+    with ungrouped():  # the nursery's own task raises nothing
         async with trio.open_nursery() as nursery:
             connections = _Connections(nursery, lookup, network, tls)
             try:
@@ -115,11 +116,6 @@ async def open_http(
             finally:
                 nursery.cancel_scope.cancel()
                 await connections.aclose()
-    except BaseExceptionGroup as group:
-        # The nursery wraps what the block raised; its own task raises nothing.
-        if len(group.exceptions) != 1:
-            raise
-        raise group.exceptions[0] from group.exceptions[0].__cause__
 
 
 class _Connections:

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from engine.errors import Code, LimitUse, Problem
-from server.problems import STATUS, details, encode, leaf, problem_answer, rpc_error, tool_error_text
+from engine.errors import Code, LimitUse, Problem, leaf
+from server.problems import STATUS, details, encode, problem_answer, rpc_error, tool_error_text
 
 
 def test_every_code_has_a_status() -> None:
