@@ -5,7 +5,7 @@ more stays as it was, and is reported as a failure that says so.
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,15 +15,15 @@ import trio
 from agents.changes import Change
 from agents.registry import Registry
 from agents.service import Service
-from engine.config import Config, ConfigError, LoadedConfig, ScriptEntry, load_config
+from agents.watched import Files, look
+from engine.config import Config, ConfigError, load_config
 
 log = structlog.get_logger("agents.reload")
 
 # How often the files are looked at, which takes 2 us each. Looking finds what notifications do not tell: files on other
-# machines, and folders whose symbolic link is pointed elsewhere.
+# machines, and folders whose symbolic link is pointed elsewhere. What changed between two looks may be half written, so
+# it is taken when two looks agree.
 LOOK_EVERY_S = 0.2
-# A file that changed between two looks may be half written: it is taken when two looks agree.
-Signature = tuple[int, int, int]
 # What can change while the engine runs. Everything else needs a restart, and the log says so.
 _LIVE = {"agents", "tools"}
 
@@ -40,31 +40,28 @@ async def reloading(service: Service) -> AsyncIterator[None]:
 
 async def reload_on_change(service: Service, environ: Mapping[str, str], cwd: Path) -> None:
     """Keep what can be called as the files are. Runs until cancelled."""
-    loaded = service.loaded
-    # Nothing seen yet: what changed since it was loaded is found by loading once more, which costs little.
-    seen: dict[Path, Signature | None] = {}
+    seen = service.files
     while True:
         await trio.sleep(LOOK_EVERY_S)
-        found = await _look(watched(loaded))
+        found = await look(service.loaded)
         if found == seen:
             continue
-        while (again := await _after(LOOK_EVERY_S / 4, loaded)) != found:
+        while (again := await _after(LOOK_EVERY_S / 4, service)) != found:
             found = again
-        seen = found
-        loaded = await reload(service, loaded, environ, cwd)
-        # A configuration that names other files is looked at as it is now, or its new files would count as changed.
-        seen = seen | await _look(path for path in watched(loaded) if path not in seen)
+        # Of a configuration that cannot be used nothing was loaded: it is tried again when it has changed once more.
+        seen = service.files if await reload(service, environ, cwd) else found
 
 
-async def reload(service: Service, loaded: LoadedConfig, environ: Mapping[str, str], cwd: Path) -> LoadedConfig:
-    """Load everything again, and swap it in if anything differs. Returns the configuration that is in force."""
+async def reload(service: Service, environ: Mapping[str, str], cwd: Path) -> bool:
+    """Load everything again, and swap it in if anything differs. False: the configuration cannot be used."""
+    loaded = service.loaded
     if loaded.path is not None:
         try:
             fresh = load_config(loaded.path, environ=environ, cwd=cwd)
         except ConfigError as error:
             log.error("the configuration cannot be used; the last good one stays in force", reason=str(error))
             service.trouble = f"the configuration cannot be used, the last good one stays in force: {error}"
-            return loaded
+            return False
         service.trouble = None
         for section in needs_restart(loaded.config, fresh.config):
             log.warning("a change of the configuration needs a restart", section=section)
@@ -75,15 +72,7 @@ async def reload(service: Service, loaded: LoadedConfig, environ: Mapping[str, s
     if agents or tools:
         log.info("what can be called has changed", agents=agents, tools=tools, failures=len(service.failures))
         service.changes.tell(Change(agents=agents, tools=tools))
-    return loaded
-
-
-def watched(loaded: LoadedConfig) -> list[Path]:
-    """The files that decide what can be called: the configuration and every script."""
-    config = loaded.config
-    entries = [entry for _, _, entry in (*config.agents.in_order(), *config.tools.in_order())]
-    scripts = {entry.path for entry in entries if isinstance(entry, ScriptEntry)}
-    return [*([loaded.path] if loaded.path is not None else []), *sorted(scripts)]
+    return True
 
 
 def needs_restart(before: Config, after: Config) -> list[str]:
@@ -99,23 +88,6 @@ def lists(registry: Registry) -> tuple[object, object]:
     return registry.agent_infos(), registry.tool_infos()
 
 
-async def _after(seconds: float, loaded: LoadedConfig) -> dict[Path, Signature | None]:
+async def _after(seconds: float, service: Service) -> Files:
     await trio.sleep(seconds)
-    return await _look(watched(loaded))
-
-
-async def _look(paths: Iterable[Path]) -> dict[Path, Signature | None]:
-    """What tells one state of each file from another, None where there is none. In a thread: a disk may hang."""
-    return await trio.to_thread.run_sync(_signatures, tuple(paths), abandon_on_cancel=True)
-
-
-def _signatures(paths: Iterable[Path]) -> dict[Path, Signature | None]:
-    found: dict[Path, Signature | None] = {}
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError:
-            found[path] = None
-        else:
-            found[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
-    return found
+    return await look(service.loaded)

@@ -20,6 +20,7 @@ from agents.publishing import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
+from agents.watched import Files, look
 from engine.bridge import env, fs, http, knowledge, sleep
 from engine.config import ConfigError, LoadedConfig
 from engine.control import versions
@@ -50,7 +51,7 @@ class Service:
 
     `store` has the documents of the tenant `default`, `stores` those of everybody.
     `failures` and `warnings` are of the last time that scripts were loaded; `trouble` is why the configuration file, as
-    it is now, is not in force.
+    it is now, is not in force. `files` is the state of the files that was loaded.
     """
 
     loaded: LoadedConfig
@@ -64,6 +65,7 @@ class Service:
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
     trouble: str | None = None
+    files: Files = field(default_factory=dict)
     active: ActiveVersions = field(init=False)
     publishing: Publishing = field(init=False)
     usage: UsageLog = field(init=False)
@@ -89,10 +91,11 @@ class Service:
     async def load_again(self, loaded: LoadedConfig) -> None:
         """Load what this configuration names, and let it be what can be called. Raises ConfigError as `load` does."""
         given = self.given
+        files = await look(loaded)  # before they are read: what changes from now on is seen as changed
         result = await load(
             loaded.config, self.engine, self.registry, builtins=given.builtins, agents=given.agents, tools=given.tools
         )
-        self.loaded = loaded
+        self.loaded, self.files = loaded, files
         self.failures, self.warnings = tuple(result.failures), (*loaded.warnings, *result.warnings)
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 from agents_support import CALL, Project, agent
+from structlog.testing import capture_logs
 
 from agents.agent import Call
 from agents.changes import Change
@@ -211,3 +212,23 @@ async def test_unchanged_scripts_are_not_described_again(project: Project) -> No
         await watched.until("a2")
         assert watched.service.registry.agent("default", "b") is before["b"]
         assert watched.service.registry.agent("default", "a") is not before["a"]
+
+
+async def test_what_has_not_changed_since_the_start_is_not_loaded_twice(project: Project) -> None:
+    project.configure(project.script("a", agent("return {system = 'one'}")) + project.script("b", "agent = {"))
+    with capture_logs() as events:
+        async with watching(project) as watched:
+            write(project.folder / "a.lua", agent("return {system = 'two'}"))
+            await watched.until("two")
+    # Once at the start, and once when a script beside it was saved.
+    assert [event["name"] for event in events if event["event"] == "script did not load"] == ["b", "b"]
+
+
+async def test_what_changes_while_the_service_opens_is_found(project: Project) -> None:
+    project.configure(project.script("a", agent("return {system = 'one'}")))
+    loaded = load_config(project.folder / "engine.toml", environ={}, cwd=project.folder)
+    async with open_service(loaded) as service, trio.open_nursery() as nursery:
+        write(project.folder / "a.lua", agent("return {system = 'two'}"))  # before anybody watches
+        nursery.start_soon(reload_on_change, service, {}, project.folder)
+        await Watched(service).until("two")
+        nursery.cancel_scope.cancel()

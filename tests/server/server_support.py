@@ -92,7 +92,7 @@ class FakeService:
     release: trio.Event = field(default_factory=trio.Event)
     seen: list[Any] = field(default_factory=list)
     extra_tools: int = 0
-    changes: Changes = field(default_factory=Changes)
+    files: dict[Path, Any] = field(default_factory=dict)
     active: NothingPublished = field(default_factory=NothingPublished)
     store: Any = None
     changes: Changes = field(default_factory=Changes)
