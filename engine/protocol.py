@@ -17,7 +17,7 @@ _ENVELOPE_BYTES = 64 * KIB
 MAX_PROGRESS = 1_000
 # The prelude charges every line at least this much, so an honest worker cannot send more lines than that allows.
 LINE_BYTES = 16
-# Host calls that one run may have under way at once; the prelude holds more of them back (core.lua, AT_ONCE).
+# Host calls that one run may have under way at once; the prelude holds more of them back (parallel.lua, AT_ONCE).
 MAX_SIDE_BY_SIDE = 64
 
 

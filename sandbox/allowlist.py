@@ -1,10 +1,11 @@
 """The Lua names a script may see, as data: kept, wrapped or removed, each with its reason.
 
-The prelude's environment builder is generated from this table (`render`), so a name that is not in it cannot reach a
-script; `tests/sandbox/test_allowlist.py` compares the table with what the interpreter really defines, so that an
-upgrade which adds a name fails the build instead of widening the surface.
+A script's environment is a table of its own with the interpreter's libraries in it, after `render` has cut out of those
+what is not kept here. It is told every name that the interpreter at hand really defines, so one which this table does
+not know is cut as well; `tests/sandbox/test_allowlist.py` compares the two, and an upgrade that adds one fails the build.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,15 +14,18 @@ Action = Literal["keep", "wrap", "remove"]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One name of the interpreter (`string.rep`). `wrap` means: the prelude provides its own function of that name."""
+    """One name of the interpreter (`string.rep`). `wrap` means: the prelude puts its own function in that place, the
+    member `path` of its module `module`.
+    """
 
     path: str
     action: Action
     reason: str
+    module: str = "wrapped"
 
 
-def _many(action: Action, reason: str, prefix: str, names: str) -> tuple[Name, ...]:
-    return tuple(Name(prefix + name, action, reason) for name in names.split())
+def _many(action: Action, reason: str, prefix: str, names: str, module: str = "wrapped") -> tuple[Name, ...]:
+    return tuple(Name(prefix + name, action, reason, module) for name in names.split())
 
 
 _PURE = "pure computation; its time is bounded by the kill, its memory by the allocator"
@@ -37,9 +41,9 @@ NAMES: tuple[Name, ...] = (
     Name("tostring", "wrap", "hides addresses, which would reveal the address space layout"),
     Name("setmetatable", "wrap", "refuses __gc: finalizers run outside every limit but the kill"),
     Name("getmetatable", "wrap", "the metatable of strings is shared with the prelude"),
-    Name("print", "wrap", "writes to the run's log, never to a descriptor"),
+    Name("print", "wrap", "writes to the run's log, never to a descriptor", "log"),
     Name("collectgarbage", "wrap", "only 'count': the other options change how memory is accounted"),
-    Name("_G", "wrap", "the script's own environment, not the interpreter's"),
+    Name("_G", "remove", "the prelude adds the script's own; where the interpreter's is, lupa looks for `debug`"),
     *_many("remove", _CODE, "", "load loadfile dofile require package"),
     Name("warn", "remove", "writes to standard error"),
     Name("debug", "remove", "reaches every upvalue and the registry"),
@@ -58,10 +62,13 @@ NAMES: tuple[Name, ...] = (
     Name("os.date", "wrap", "caps the format: a long one multiplies its length"),
     *_many("remove", _HOST, "os.", "execute exit getenv remove rename setlocale tmpname"),
     *_many("keep", "acts on the script's own coroutines", "coroutine.", "create close status"),
-    *_many("wrap", "a host call of a nested coroutine passes upward", "coroutine.", "resume wrap"),
-    *_many("wrap", "the coroutine that a run is made of must not be seen to be one", "coroutine.", "yield"),
+    *_many("wrap", "a host call of a nested coroutine passes upward", "coroutine.", "resume wrap", "coroutines"),
     *_many(
-        "wrap", "the coroutine that a run is made of must not be seen to be one", "coroutine.", "isyieldable running"
+        "wrap",
+        "the coroutine that a run is made of must not be seen to be one",
+        "coroutine.",
+        "yield isyieldable running",
+        "coroutines",
     ),
 )
 
@@ -76,27 +83,44 @@ ADDED: tuple[str, ...] = (
     "fs.read", "fs.list",
     "sleep",
     "secrets",
+    "_G",
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")
 
 
-def render() -> str:
-    """Lua source of `function(env, real, wrapped)` that fills `env` with exactly the kept and wrapped names."""
-    lines = ["return function(env, real, wrapped)", "local from"]
-    for library in ("", *LIBRARIES):
-        names = [n for n in NAMES if n.path.rpartition(".")[0] == library and n.action != "remove" and n.path != "_G"]
-        table = f"env.{library}" if library else "env"
-        if library:
-            lines.append(f"env.{library} = {{}}; from = real.{library}")
-        else:
-            lines.append("env._G = env; from = real")
-        into = "local into = " + table
-        lines.append("do " + into)
-        for name in names:
-            short = name.path.rpartition(".")[2]
-            source = f"from.{short}" if name.action == "keep" else f"wrapped[{name.path!r}]"
-            lines.append(f"into[{short!r}] = {source}")
-        lines.append("end")
-    lines.append("return env end")
+# Lua source of `return names`: every global of the state, and every member of the libraries, by path.
+INVENTORY = f"""
+local names = {{}}
+for name, value in next, _G do
+    names[#names + 1] = name
+    if (" {" ".join(LIBRARIES)} "):find(" " .. name .. " ", 1, true) then
+        for member in next, value do names[#names + 1] = name .. "." .. member end
+    end
+end
+return table.concat(names, " ")
+"""
+
+
+def render(found: Iterable[str]) -> str:
+    """Lua source of `function(real, stub)`, which returns the environment of a script and empties `real`.
+
+    `found` are the names that the state has (`INVENTORY`): from libraries everything is cut that is not kept.
+    `stub(module, member)` makes a function that stands for one of the prelude's. Raises ValueError for a name that is
+    not plain letters.
+    """
+    known = {name.path: name for name in NAMES if name.action != "remove"}
+    given, cuts = [], []
+    for path in sorted(found):
+        if not path.replace(".", "").isidentifier():
+            raise ValueError(f"the interpreter has a name that cannot be written down: {path!r}")
+        name = known.get(path)
+        wrapped = f"stub({name.module!r}, {path!r})" if name is not None and name.action == "wrap" else None
+        if "." not in path:
+            cuts.append(f"real.{path} = nil")
+            if name is not None or path in LIBRARIES:
+                given.append(f"{path} = {wrapped or f'real.{path}'}")
+        elif name is None or wrapped:
+            cuts.insert(0, f"real.{path} = {wrapped or 'nil'}")  # ahead of the cut of the library itself
+    lines = ["return function(real, stub)", f"local env = {{ {', '.join(given)} }}", *cuts, "return env", "end"]
     return "\n".join(lines)

@@ -15,29 +15,41 @@ from sandbox import allowlist
 from sandbox.messages import Run
 
 _UNBOUNDED = 1 << 50
+# Lua collects when the allocator refuses, but not where a stack is to grow (ldo.c 5.4.8, luaD_reallocstack): a script
+# that has left garbage up to its bound finds room for what the answer of a host call needs.
+_STACK_BYTES = 64 << 10
 # What a failed script may use to have its error described: a traceback and a __tostring of its own.
 _EPILOGUE_BYTES = 1 << 20
 # How frames of the stripped prelude show in a traceback, and how the C functions that it calls do.
 _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...)")
-_MODULES = ("json", "base64", "crypto", "http", "parallel")
+# The files of the prelude that a run loads when it first needs them.
+MODULES = (
+    "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
+)  # fmt: skip
 
 Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
 
 
 class Prelude:
-    """The trusted Lua sources as bytecode, compiled once in the zygote and loaded into every fresh state."""
+    """The trusted Lua sources as bytecode, compiled once in the zygote and loaded into every fresh state.
+
+    `parts` are the driver, what cuts the interpreter's names, and the modules in the order of `MODULES`.
+    """
 
     def __init__(self) -> None:
         folder = Path(__file__).with_name("prelude")
         state = _new_state()
         # Stripped: half the size, so half the time to load; its frames are filtered from tracebacks anyway.
         dump = state.execute(b"local dump = string.dump; return function(f) return dump(f, true) end")
-        self.core: bytes = dump(state.compile((folder / "core.lua").read_bytes(), name=b"=[engine]", mode="t"))
-        self.fill: bytes = dump(state.compile(allowlist.render().encode(), name=b"=[engine]", mode="t"))
-        self.modules: dict[str, bytes] = {  # in the order of _MODULES
-            name: dump(state.compile((folder / f"{name}.lua").read_bytes(), name=b"=[engine]", mode="t"))
-            for name in _MODULES
-        }
+
+        def compiled(source: bytes) -> bytes:
+            bytecode: bytes = dump(state.compile(source, name=b"=[engine]", mode="t"))
+            return bytecode
+
+        found = state.execute(allowlist.INVENTORY.encode()).decode().split()
+        sources = (folder / f"{name}.lua" for name in ("core", *MODULES))
+        core, *modules = (compiled(source.read_bytes()) for source in sources)
+        self.parts: tuple[bytes, ...] = (core, compiled(allowlist.render(found).encode()), *modules)
 
 
 def _new_state() -> LuaRuntime:
@@ -47,9 +59,9 @@ def _new_state() -> LuaRuntime:
 # Loads what the prelude needs out of bytes, so that only bytes are pushed. Runs before any script exists.
 # The collector is stopped for it: everything that is made here stays.
 _BOOT = f"""
-local core, fill, {", ".join(_MODULES)} = ...
+local core, cut, {", ".join(MODULES)} = ...
 collectgarbage("stop")
-return load(core, "=[engine]", "b")(load(fill, "=[engine]", "b")(), {{ {", ".join(f"{m} = {m}" for m in _MODULES)} }})
+return load(core, "=[engine]", "b")(load(cut, "=[engine]", "b")(), {{ {", ".join(f"{m} = {m}" for m in MODULES)} }})
 """.encode()
 
 
@@ -58,9 +70,7 @@ class VM:
 
     def __init__(self, prelude: Prelude) -> None:
         self._lua = _new_state()
-        self._put, self._begin, self._step, self._why = self._lua.execute(
-            _BOOT, prelude.core, prelude.fill, *prelude.modules.values(), mode="t"
-        )
+        self._put, self._begin, self._step, self._why = self._lua.execute(_BOOT, *prelude.parts, mode="t")
         self._base = self._lua.get_memory_used()
         self._bound = _UNBOUNDED
 
@@ -77,6 +87,8 @@ class VM:
 
     def put(self, value: bytes) -> None:
         """Store a host reply for the next step. It counts as the script's memory from the next allocation on."""
+        if self._lua.get_memory_used() + _STACK_BYTES > self._bound:
+            self._lua.gccollect()
         self._lua.set_max_memory(_UNBOUNDED)
         self._put(value)
         self._lua.set_max_memory(self._bound)

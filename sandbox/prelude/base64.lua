@@ -1,7 +1,7 @@
 -- Base64 for scripts (RFC 4648 section 4, with padding). Receives the prelude's private pieces; touches no global.
 local x = ...
 local error, type, concat = x.error, x.type, x.concat
-local byte, char, sub, find, gsub, rep = x.string.byte, x.string.char, x.string.sub, x.string.find, x.string.gsub, x.string.rep
+local byte, char, sub, find, gsub, rep = x.byte, x.char, x.sub, x.find, x.gsub, x.rep
 
 local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 local LETTER, VALUE = {}, {}

@@ -1,28 +1,32 @@
 -- The Lua half of a run: the script's environment, the value codec, host calls by yield, and the driver.
 --
--- Trusted code, loaded into a fresh state before the script. It keeps what it needs as locals, cuts the real globals,
--- and hands the host three functions: put (store bytes), begin (prepare a run), step (go on until something happens).
--- Only byte strings, booleans and numbers cross; no host object ever enters this state.
-local fill, modules = ...
+-- Trusted code, loaded into a fresh state before the script. It keeps what it needs as locals, empties the real globals,
+-- and hands the host four functions: put (store bytes), begin (prepare a run), step (go on until
+-- something happens), why (how it failed). Only byte strings, booleans and numbers cross; no host object ever enters this
+-- state. What only some runs need is a module of its own, loaded when it is first called: every run pays for this file.
+local cut, modules = ...
 
 local real = _G
-local type, next, rawget, rawset, rawlen, rawequal = type, next, rawget, rawset, rawlen, rawequal
-local pcall, select, tonumber, raw_error, raw_tostring = pcall, select, tonumber, error, tostring
-local raw_setmetatable, raw_load, math_type = setmetatable, load, math.type
-local raw_getmetatable, traceback = debug.getmetatable, debug.traceback
-local create, raw_resume, raw_yield = coroutine.create, coroutine.resume, coroutine.yield
-local raw_isyieldable, raw_running, status = coroutine.isyieldable, coroutine.running, coroutine.status
-local byte, sub, format, pack, unpack = string.byte, string.sub, string.format, string.pack, string.unpack
-local find, gsub, rep, char = string.find, string.gsub, string.rep, string.char
-local concat, remove, table_unpack, table_pack = table.concat, table.remove, table.unpack, table.pack
-local table_move = table.move
-local real_string, utf8_len, utf8_char, os_date = string, utf8.len, utf8.char, os.date
-local random, raw_randomseed, collect, max = math.random, math.randomseed, collectgarbage, math.max
+local type, next, rawget, rawset, rawequal = type, next, rawget, rawset, rawequal
+local raw_error, raw_load, raw_setmetatable, math_type = error, load, setmetatable, math.type
+local raw_getmetatable, raw_randomseed, random = debug.getmetatable, math.randomseed, math.random
+local create, raw_resume, raw_yield, raw_isyieldable = coroutine.create, coroutine.resume, coroutine.yield, coroutine.isyieldable
+local byte, sub, pack, unpack = string.byte, string.sub, string.pack, string.unpack
+local find, char, utf8_len = string.find, string.char, utf8.len
+local concat, remove, table_unpack, collect = table.concat, table.remove, table.unpack, collectgarbage
+-- What only modules use. Taken here, because the script may put its own functions in the place of these.
+local pcall, select, tonumber, tostring, traceback = pcall, select, tonumber, tostring, debug.traceback
+local table_pack, table_move, status, running = table.pack, table.move, coroutine.status, coroutine.running
+local format, gsub, match, rep, utf8_char, os_date = string.format, string.gsub, string.match, string.rep, utf8.char, os.date
+local loaded_packages = package.loaded
+-- From here on a global would be the script's: naming one is an error.
+local _ENV = nil
 
 local OUT_OF_MEMORY = "not enough memory"     -- what the allocator's refusal throws (lstate.c, memerrmsg)
 local CALL, CALLS, LOG, PROGRESS = {}, {}, {}, {}   -- tags of what a run yields to the driver; no script can name one
 local NOT_HERE = " cannot be called here: inside a callback of sort, gsub or tostring nothing can wait"
-local ARRAYS = raw_setmetatable({}, { __mode = "k" })   -- tables known to be lists, also when empty
+local WEAK = { __mode = "k" }
+local ARRAYS = raw_setmetatable({}, WEAK)   -- tables known to be lists, also when empty
 local NULL = raw_setmetatable({}, {
     __tostring = function() return "null" end,
     __newindex = function() raw_error("json.null cannot be changed", 2) end,
@@ -32,8 +36,47 @@ local NULL = raw_setmetatable({}, {
 -- Limits and facts of this run, set by begin.
 local max_output, max_depth, log_left, progress_left
 local root, method, source, chunk_name, args_bytes
+local seed_a, seed_b
 local inbox
-local hosts = raw_setmetatable({}, { __mode = "k" })    -- coroutines that the script must not see as such: a run is made of them
+local hosts = raw_setmetatable({}, WEAK)    -- coroutines that the script must not see as such: a run is made of them
+local kept_lines = {}     -- log lines made where nothing can be yielded; sent with the next step
+
+-- Modules ----------------------------------------------------------------------------------------------------------
+local needed = {}           -- name -> what the module returned
+local internals
+local shape, own, host_call -- below
+local function take_inbox()
+    local text = inbox
+    inbox = nil
+    return text
+end
+local function need(name)
+    local module = needed[name]
+    if module then return module end
+    internals = internals or {
+        ARRAYS = ARRAYS, NULL = NULL, CALL = CALL, CALLS = CALLS, LOG = LOG, PROGRESS = PROGRESS, hosts = hosts,
+        NOT_HERE = NOT_HERE, OUT_OF_MEMORY = OUT_OF_MEMORY, kept_lines = kept_lines,
+        max_depth = max_depth, log_left = log_left, progress_left = progress_left, method = method,
+        seed_a = seed_a, seed_b = seed_b,
+        need = need, own = own, shape = shape, host_call = host_call, take_inbox = take_inbox,
+        put_inbox = function(text) inbox = text end,
+        error = raw_error, pcall = pcall, select = select, type = type, next = next, tonumber = tonumber,
+        tostring = tostring, rawget = rawget, rawequal = rawequal, traceback = traceback, collect = collect,
+        setmetatable = raw_setmetatable, getmetatable = raw_getmetatable,
+        create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable, running = running,
+        status = status, math_type = math_type, randomseed = raw_randomseed, random = random,
+        byte = byte, char = char, find = find, format = format, gsub = gsub, match = match, pack = pack, rep = rep,
+        sub = sub, unpack = unpack, utf8_char = utf8_char, utf8_len = utf8_len, os_date = os_date,
+        concat = concat, remove = remove, table_move = table_move, table_pack = table_pack, table_unpack = table_unpack,
+    }
+    module = raw_load(modules[name], "=[engine]", "b", nil)(internals)
+    needed[name] = module
+    return module
+end
+-- A function that is loaded when it is called. It calls as its last thing, so that errors name the script's line.
+local function stub(name, member)
+    return function(...) return need(name)[member](...) end
+end
 
 -- Values ---------------------------------------------------------------------------------------------------------
 -- MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), restricted to what JSON has, plus bin.
@@ -84,7 +127,7 @@ function decode(s, pos)
 end
 
 -- shape(t) -> "list", length | "map", count | nil, reason. Raw access only: no metamethod of the script runs.
-local function shape(t)
+function shape(t)
     local count, top, named = 0, 0, false
     for key in next, t do
         count = count + 1
@@ -199,180 +242,16 @@ local function encode(value, binary)
     return nil, kind, reason
 end
 
--- Wrapped names of the interpreter ---------------------------------------------------------------------------------
-local wrapped = {}
-
--- What a wrapped function of C says of its arguments, with its name and the script's line: frames of this file have
--- neither. Called as the last thing of a wrapper, so that level 2 is the script.
-local function blame(name, ok, ...)
-    if ok then return ... end
-    local message = ...
-    if rawequal(message, OUT_OF_MEMORY) then raw_error(message, 0) end
-    raw_error((gsub(message, "'%?'", "'" .. name .. "'")), 2)
-end
-
+-- Host calls -------------------------------------------------------------------------------------------------------
 -- lua_error turns this very text into a true out-of-memory error (lapi.c), so a script that raises it is given
 -- another: an uncaught OUT_OF_MEMORY is then always the allocator's.
-local function own(message)
+function own(message)
     if rawequal(message, OUT_OF_MEMORY) then return OUT_OF_MEMORY .. " (raised by the script)" end
     return message
 end
-wrapped["error"] = function(message, level)
-    if level == nil then level = 1 end
-    if type(level) == "number" and level > 0 then level = level + 1 end   -- this function is a level of its own
-    raw_error(own(message), level)
-end
-wrapped["assert"] = function(...)
-    local value, message = ...
-    if value then return ... end
-    if select("#", ...) == 0 then raw_error("bad argument #1 to 'assert' (value expected)", 2) end
-    if select("#", ...) == 1 then message = "assertion failed!" end
-    raw_error(own(message), 0)
-end
 
-local function tostring(...)
-    if select("#", ...) == 0 then raw_error("bad argument #1 to 'tostring' (value expected)", 2) end
-    local v = ...
-    local t = type(v)
-    if t == "string" then return v end
-    if t == "number" or t == "boolean" or t == "nil" then return raw_tostring(v) end
-    local meta = raw_getmetatable(v)
-    if meta and rawget(meta, "__tostring") ~= nil then return raw_tostring(v) end
-    local name = meta and rawget(meta, "__name")
-    return type(name) == "string" and name or t
-end
-wrapped["tostring"] = tostring
-
-wrapped["setmetatable"] = function(t, ...)
-    local meta = ...
-    if type(meta) == "table" and rawget(meta, "__gc") ~= nil then
-        raw_error("setmetatable: __gc is not available here", 2)
-    end
-    return blame("setmetatable", pcall(raw_setmetatable, t, ...))
-end
-wrapped["getmetatable"] = function(v)
-    local meta = raw_getmetatable(v)
-    if type(meta) ~= "table" then return nil end
-    local protected = rawget(meta, "__metatable")
-    if protected ~= nil then return protected end
-    return meta
-end
-wrapped["collectgarbage"] = function(option)
-    if option == "count" then return collect("count") end
-    return 0
-end
-
-wrapped["string.format"] = function(fmt, ...)
-    if type(fmt) ~= "string" then return blame("format", pcall(format, fmt, ...)) end
-    if find(gsub(fmt, "%%%%", ""), "%%[-+ #0-9.]*p") then
-        raw_error("string.format: %p is not available here", 2)
-    end
-    local n = select("#", ...)
-    for i = 1, n do
-        local t = type((select(i, ...)))
-        if t == "table" or t == "function" or t == "thread" then
-            local values = table_pack(...)
-            for j = i, n do
-                t = type(values[j])
-                if t == "table" or t == "function" or t == "thread" then values[j] = tostring(values[j]) end
-            end
-            return blame("format", pcall(format, fmt, table_unpack(values, 1, n)))
-        end
-    end
-    return blame("format", pcall(format, fmt, ...))
-end
-
-local seed_a, seed_b
-local function seed(...) raw_randomseed(...) end      -- not what it returns: an address is part of it
-wrapped["math.randomseed"] = function(...)
-    if select("#", ...) > 0 then
-        return blame("randomseed", pcall(seed, ...))
-    else
-        raw_randomseed(seed_a, seed_b)
-        seed_a, seed_b = random(0), random(0)
-    end
-end
-
-wrapped["os.date"] = function(fmt, ...)
-    if type(fmt) == "string" and #fmt > 256 then raw_error("os.date: the format is longer than 256 bytes", 2) end
-    return blame("date", pcall(os_date, fmt, ...))
-end
-
--- Coroutines: a host call inside a script's own coroutine is yielded upward until it reaches the driver.
-local kept_lines = {}     -- log lines made where nothing can be yielded; sent with the next step
-local function relay(thread, ok, ...)
-    local tag, level, text = ...
-    if ok and (rawequal(tag, CALL) or rawequal(tag, CALLS) or rawequal(tag, LOG) or rawequal(tag, PROGRESS)) then
-        if not raw_isyieldable() then       -- inside a callback of C: nothing can be asked of the host
-            if rawequal(tag, CALLS) then
-                inbox = "context.parallel" .. NOT_HERE
-                return relay(thread, raw_resume(thread, false))
-            end
-            if rawequal(tag, CALL) then
-                inbox = level .. NOT_HERE
-                return relay(thread, raw_resume(thread, false))
-            end
-            if rawequal(tag, LOG) then kept_lines[#kept_lines + 1] = { level, text } end
-            return relay(thread, raw_resume(thread))
-        end
-        return relay(thread, raw_resume(thread, raw_yield(...)))
-    end
-    return ok, ...
-end
-local function resume(thread, ...)
-    if type(thread) ~= "thread" then raw_error("bad argument #1 to 'resume' (coroutine expected)", 2) end
-    return relay(thread, raw_resume(thread, ...))
-end
-wrapped["coroutine.resume"] = resume
-local function unwrap(ok, ...)
-    if ok then return ... end
-    raw_error((...), 0)
-end
-wrapped["coroutine.wrap"] = function(f)
-    if type(f) ~= "function" then raw_error("bad argument #1 to 'wrap' (function expected)", 2) end
-    local thread = create(f)
-    return function(...) return unwrap(resume(thread, ...)) end
-end
-wrapped["coroutine.yield"] = function(...)
-    if hosts[raw_running()] then raw_error("attempt to yield from outside a coroutine", 2) end
-    return raw_yield(...)
-end
-wrapped["coroutine.isyieldable"] = function(thread)
-    if thread == nil then thread = raw_running() end
-    if type(thread) ~= "thread" then raw_error("bad argument #1 to 'isyieldable' (coroutine expected)", 2) end
-    return not hosts[thread] and raw_isyieldable(thread)
-end
-wrapped["coroutine.running"] = function()
-    local thread = raw_running()
-    return thread, hosts[thread] or false
-end
-
--- Logging: yields a line where it can; inside a callback of C (sort, gsub, a metamethod) keeps it for the next step.
-local function log_line(level, text)
-    if log_left < 0 then return end
-    log_left = log_left - #text - 16       -- 16: what a line costs beside its text
-    if log_left < 0 then text = sub(text, 1, max(0, #text + log_left)) .. " [log truncated: limit reached]" end
-    if not utf8_len(text) then text = gsub(text, "[\x80-\xff]", "?") end
-    if raw_isyieldable() then
-        raw_yield(LOG, level, text)
-    else
-        kept_lines[#kept_lines + 1] = { level, text }
-    end
-end
-local function joined(...)
-    local parts = table_pack(...)
-    for i = 1, parts.n do parts[i] = tostring(parts[i]) end
-    return concat(parts, "\t", 1, parts.n)
-end
-wrapped["print"] = function(...) log_line("info", joined(...)) end
-local log = {}
-for _, level in next, { "debug", "info", "warn", "error" } do
-    log[level] = function(...) log_line(level, joined(...)) end
-end
-
--- Host calls -------------------------------------------------------------------------------------------------------
 -- host_call(name, arguments) -> the host's value. Refusals and failures are raised where the script made the call.
-local function host_call(name, arguments)
+function host_call(name, arguments)
     if not raw_isyieldable() then
         raw_error(name .. NOT_HERE, 3)
     end
@@ -412,7 +291,6 @@ local function tools_table(names)
     return raw_setmetatable(tools, { __index = function(_, name) return tool_caller(name) end, __metatable = false })
 end
 
-local lazy
 local function build_context(config, tools)
     return {
         config = config,
@@ -421,7 +299,7 @@ local function build_context(config, tools)
             local answer = host_call("context.call_tool", { name = name, params = params })
             return answer
         end,
-        parallel = lazy("parallel", { "parallel" }).parallel,
+        parallel = stub("parallel", "parallel"),
         search = function(query, options)
             local found = host_call("context.search", named(query, "query", options))
             return found
@@ -434,98 +312,34 @@ local function build_context(config, tools)
             local sources = host_call("context.sources", {})
             return sources
         end,
-        progress = function(fraction, message)
-            if math_type(fraction) == nil or fraction ~= fraction or fraction == 1 / 0 or fraction == -1 / 0 then
-                raw_error("context.progress: the fraction must be a finite number", 2)
-            end
-            if message ~= nil then message = sub(tostring(message), 1, 512) end
-            if message and not utf8_len(message) then message = gsub(message, "[\x80-\xff]", "?") end
-            if progress_left > 0 and raw_isyieldable() then
-                progress_left = progress_left - 1
-                raw_yield(PROGRESS, fraction + 0.0, message or "")
-            end
-        end,
+        progress = stub("log", "progress"),
     }
 end
 
 -- The environment --------------------------------------------------------------------------------------------------
--- json, base64, crypto, http and parallel are compiled when a script first uses them: most runs never pay for them.
-local base64_encode
-function lazy(name, members)
-    local library, loaded = {}, nil
-    for _, member in next, members do
-        library[member] = function(...)
-            loaded = loaded or raw_load(modules[name], "=[engine]", "b")({
-                ARRAYS = ARRAYS, NULL = NULL, shape = shape, max_depth = max_depth,
-                error = raw_error, pcall = pcall, rawget = rawget, rawequal = rawequal, next = next,
-                type = type, math_type = math_type,
-                tonumber = tonumber, string = real_string, concat = concat, utf8_len = utf8_len,
-                utf8_char = utf8_char, table_pack = table_pack,
-                CALL = CALL, CALLS = CALLS, LOG = LOG, PROGRESS = PROGRESS, NOT_HERE = NOT_HERE, hosts = hosts,
-                create = create, resume = raw_resume, yield = raw_yield, status = status,
-                isyieldable = raw_isyieldable,
-                host_call = host_call, base64_encode = base64_encode,
-                take_inbox = function()
-                    local text = inbox
-                    inbox = nil
-                    return text
-                end,
-            })
-            return loaded[member](...)
-        end
-    end
-    return library
-end
-local env = fill({}, real, wrapped)
-env.log = log
-env.json = lazy("json", { "parse", "decode", "encode" })
-env.json.null = NULL
-env.json.array = function(t)
-    if type(t) ~= "table" then raw_error("json.array: a table is expected, got " .. type(t), 2) end
-    ARRAYS[t] = true
-    return t
-end
-env.base64 = lazy("base64", { "encode", "decode" })
-base64_encode = env.base64.encode
-env.crypto = lazy("crypto", { "sha256", "hmac_sha256" })
-env.http = lazy("http", { "get", "post", "put", "patch", "delete", "basic_auth" })
-env.env = {
-    get = function(name)
-        local value = host_call("env.get", { name = name })
-        return value
-    end,
+-- A table of its own: in the interpreter's, lupa looks for `debug` whenever it calls. That one stays empty.
+local env = cut(real, stub)
+env._G = env
+env.log = { debug = stub("log", "debug"), info = stub("log", "info"), warn = stub("log", "warn"), error = stub("log", "error") }
+env.json = {
+    parse = stub("json", "decode"), decode = stub("json", "decode"), encode = stub("json", "encode"),
+    array = stub("json", "array"), null = NULL,
 }
-env.fs = {
-    read = function(path)
-        local content = host_call("fs.read", { path = path })
-        return content
-    end,
-    list = function(path, glob)
-        local entries = host_call("fs.list", { path = path, glob = glob })
-        return entries
-    end,
+env.base64 = { encode = stub("base64", "encode"), decode = stub("base64", "decode") }
+env.crypto = { sha256 = stub("crypto", "sha256"), hmac_sha256 = stub("crypto", "hmac_sha256") }
+env.http = {
+    get = stub("http", "get"), post = stub("http", "post"), put = stub("http", "put"), patch = stub("http", "patch"),
+    delete = stub("http", "delete"), basic_auth = stub("http", "basic_auth"),
 }
-env.sleep = function(seconds)
-    host_call("sleep", { seconds = seconds })
-end
+env.env = { get = stub("host", "get") }
+env.fs = { read = stub("host", "read"), list = stub("host", "list") }
+env.sleep = stub("host", "sleep")
 -- Placeholders of secrets: filled by main; the host puts the values into requests.
 local secret_names = {}
-local function no_secret(_, name)
-    if method == "" then return "secret:" .. tostring(name) end      -- described, not run: there are none yet
-    log_line("warn", "secrets." .. sub(tostring(name), 1, 64) .. ": there is no such secret for this script, so it is nil")
-end
-env.secrets = raw_setmetatable(secret_names, { __index = no_secret, __metatable = false })
+env.secrets = raw_setmetatable(secret_names, { __index = stub("log", "no_secret"), __metatable = false })
 
--- Strings reach the script's own string table, and their metatable is sealed.
-local string_meta = raw_getmetatable("")
-string_meta.__index = env.string
-string_meta.__metatable = false
-
-real_string.dump = nil
--- Cut the real globals: nothing of them is reachable any more, not even through package.loaded.
-local loaded_packages = package.loaded
+raw_getmetatable("").__metatable = false    -- strings reach the script's own string table; their metatable is sealed
 for name in next, loaded_packages do loaded_packages[name] = nil end
-for name in next, real do real[name] = nil end
 
 -- The driver ---------------------------------------------------------------------------------------------------------
 local FAILURE = {}          -- a verdict of the driver about the script's answer; a script cannot make one
@@ -543,22 +357,6 @@ local function declared_table(chunk)
     return declared
 end
 
--- What a script may say of itself; other fields are its own business and need not be plain values.
-local DESCRIBED = {
-    "name", "title", "description", "version", "tools", "arguments", "parameters", "returns", "annotations",
-}
-local METHODS = { "resolve", "complete", "execute", "scan" }
-local function describe(declared)
-    local said, functions = {}, {}
-    for _, key in next, DESCRIBED do said[key] = rawget(declared, key) end
-    for _, name in next, METHODS do
-        if type(rawget(declared, name)) == "function" then functions[#functions + 1] = name end
-    end
-    said.functions = functions
-    ARRAYS[functions] = true
-    return said
-end
-
 local function main()
     local chunk, message = raw_load(source, "=" .. chunk_name, "t", env)
     source = nil
@@ -574,7 +372,7 @@ local function main()
     local declared = declared_table(chunk)
     local answer
     if method == "" then
-        answer = describe(declared)
+        answer = need("describe").describe(declared)
     else
         local f = declared[method]
         if type(f) ~= "function" then
@@ -602,8 +400,8 @@ local function put(bytes) inbox = bytes end
 local function begin(source_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
     source, chunk_name, root, method, args_bytes = source_, name_, root_, method_, args_
     max_output, max_depth, log_left, progress_left = output_, depth_, log_, progress_
-    seed_a, seed_b = seed_a_, seed_b_
-    wrapped["math.randomseed"]()
+    raw_randomseed(seed_a_, seed_b_)
+    seed_a, seed_b = random(0), random(0)
     thread = create(main)
     hosts[thread] = true
 end
@@ -611,30 +409,15 @@ end
 -- step(reply, id) -> "call", name, bytes | "calls", a msgpack list of {id, name, bytes} | "log", level, text
 --             | "progress", fraction, text | "done", bytes | "memory" | "failed".
 -- reply: whether the host call succeeded (its bytes were put before); id: which one it was, of several.
-local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/protocol.py, MAX_SIDE_BY_SIDE)
-local held, under_way = {}, 0       -- calls that would be too many at once, in order; how many the host knows of
-local function packed(calls)
-    for i = 1, #calls do held[#held + 1] = calls[i] end
-    local n = #held
-    if n > AT_ONCE - under_way then n = AT_ONCE - under_way end
-    local parts = { pack(">BI4", 0xdd, n) }
-    for i = 1, n do
-        local id, name, bytes = table_unpack(held[i], 1, 3)
-        parts[i + 1] = pack(">BBI4Bs2Bs4", 0x93, 0xce, id, 0xda, name, 0xc6, bytes)
-    end
-    held = table_move(held, n + 1, #held, 1, {})
-    under_way = under_way + n
-    return concat(parts)
-end
 local function advance(reply, id)
-    if id then under_way = under_way - 1 end
+    if id then need("parallel").answered() end
     local ok, tag, a, b = raw_resume(thread, reply, id)
     if not ok then
         last_error = tag
         return rawequal(tag, OUT_OF_MEMORY) and "memory" or "failed"
     end
     if rawequal(tag, CALL) then return "call", a, b end
-    if rawequal(tag, CALLS) then return "calls", packed(a) end
+    if rawequal(tag, CALLS) then return "calls", need("parallel").packed(a) end
     if rawequal(tag, LOG) then return "log", a, b end
     if rawequal(tag, PROGRESS) then return "progress", a, b end
     return "done", tag
@@ -656,21 +439,12 @@ local function step(reply, id)
     waiting = nil
     return what, a, b
 end
-
 -- why() -> kind, message, traceback of the last "failed". Called with a little more memory than the script had.
 local function why()
-    local e = last_error
-    if type(e) == "table" and rawequal(rawget(e, 1), FAILURE) then return e[2], e[3], "" end
-    local message
-    if type(e) == "string" or type(e) == "number" then
-        message = raw_tostring(e)
-    else
-        local ok, text = pcall(tostring, e)
-        message = ok and type(text) == "string" and text ~= type(e) and text
-            or "(the error is a " .. type(e) .. " value)"
+    if type(last_error) == "table" and rawequal(rawget(last_error, 1), FAILURE) then
+        return last_error[2], last_error[3], ""
     end
-    -- More than is shown: the supervisor cuts it after it has looked for secrets, of which a cut would leave a part.
-    return "script_error", sub(message, 1, 8192), sub(traceback(thread), 1, 16384)
+    return need("failure").described(last_error, thread)
 end
 
 -- Half a MiB of credit, so that no run pays for a collection of what was just made. The allocator's limit still holds:

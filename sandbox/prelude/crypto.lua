@@ -1,8 +1,8 @@
 -- SHA-256 (FIPS 180-4) and HMAC (RFC 2104) for scripts. Receives the prelude's private pieces; touches no global.
 local x = ...
 local error, type = x.error, x.type
-local byte, char, rep, gsub = x.string.byte, x.string.char, x.string.rep, x.string.gsub
-local format, pack, unpack = x.string.format, x.string.pack, x.string.unpack
+local byte, char, rep, gsub = x.byte, x.char, x.rep, x.gsub
+local format, pack, unpack = x.format, x.pack, x.unpack
 
 local K = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,

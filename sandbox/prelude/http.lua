@@ -1,7 +1,7 @@
 -- The `http` library: its arguments as one table, and the value of a basic Authorization header. The host does the rest.
 local x = ...
-local host_call, base64_encode = x.host_call, x.base64_encode
-local error, type, next, find = x.error, x.type, x.next, x.string.find
+local host_call, base64_encode = x.host_call, x.need("base64").encode
+local error, type, next, find = x.error, x.type, x.next, x.find
 
 local function arguments(name, url, options, body)
     if options ~= nil and type(options) ~= "table" then

@@ -4,8 +4,8 @@ local x = ...
 local ARRAYS, NULL, shape, max_depth, error = x.ARRAYS, x.NULL, x.shape, x.max_depth, x.error
 local rawget, rawequal, next, type, math_type = x.rawget, x.rawequal, x.next, x.type, x.math_type
 local tonumber, concat, pcall, utf8_len, utf8_char = x.tonumber, x.concat, x.pcall, x.utf8_len, x.utf8_char
-local byte, sub, find, match, gsub = x.string.byte, x.string.sub, x.string.find, x.string.match, x.string.gsub
-local format, char = x.string.format, x.string.char
+local byte, sub, find, match, gsub = x.byte, x.sub, x.find, x.match, x.gsub
+local format, char = x.format, x.char
 
 local ESCAPES = {
     ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t",
@@ -213,4 +213,10 @@ local function encode(v)
     error(problem, 0)
 end
 
-return { decode = decode, parse = decode, encode = encode }
+local function array(t)
+    if type(t) ~= "table" then error("json.array: a table is expected, got " .. type(t), 2) end
+    ARRAYS[t] = true
+    return t
+end
+
+return { decode = decode, encode = encode, array = array }

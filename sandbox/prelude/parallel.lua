@@ -5,6 +5,7 @@ local CALL, CALLS, LOG, PROGRESS, hosts, shape = x.CALL, x.CALLS, x.LOG, x.PROGR
 local create, resume, yield, status, isyieldable = x.create, x.resume, x.yield, x.status, x.isyieldable
 local error, type, rawequal, rawget, pack, next = x.error, x.type, x.rawequal, x.rawget, x.table_pack, x.next
 local take_inbox = x.take_inbox
+local string_pack, concat, table_move, table_unpack = x.pack, x.concat, x.table_move, x.table_unpack
 
 local last_id = 0           -- calls are numbered through the whole run, so that a late answer finds no wrong owner
 
@@ -87,4 +88,22 @@ local function parallel(functions)
     return results
 end
 
-return { parallel = parallel }
+-- What the driver sends of it: a msgpack list of {number, name, arguments}.
+local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/protocol.py, MAX_SIDE_BY_SIDE)
+local held, under_way = {}, 0       -- calls that would be too many at once, in order; how many the host knows of
+local function packed(calls)
+    for i = 1, #calls do held[#held + 1] = calls[i] end
+    local n = #held
+    if n > AT_ONCE - under_way then n = AT_ONCE - under_way end
+    local parts = { string_pack(">BI4", 0xdd, n) }
+    for i = 1, n do
+        local id, name, bytes = table_unpack(held[i], 1, 3)
+        parts[i + 1] = string_pack(">BBI4Bs2Bs4", 0x93, 0xce, id, 0xda, name, 0xc6, bytes)
+    end
+    held = table_move(held, n + 1, #held, 1, {})
+    under_way = under_way + n
+    return concat(parts)
+end
+local function answered() under_way = under_way - 1 end
+
+return { parallel = parallel, packed = packed, answered = answered }

@@ -171,5 +171,5 @@ def test_running_out_of_memory_in_a_function_ends_the_run_or_is_caught_and_the_r
 
 
 def test_the_prelude_and_the_supervisor_agree_on_how_many_calls_are_under_way() -> None:
-    core = (Path(sandbox.__file__).parent / "prelude" / "core.lua").read_text()
-    assert f"local AT_ONCE = {MAX_SIDE_BY_SIDE} " in core
+    source = (Path(sandbox.__file__).parent / "prelude" / "parallel.lua").read_text()
+    assert f"local AT_ONCE = {MAX_SIDE_BY_SIDE} " in source
