@@ -117,8 +117,7 @@ async def _with_memory(work: Work, service: Service, watch: Watch) -> tuple[Made
     async def look() -> None:
         nonlocal peak
         while True:
-            (metric,) = service.engine.metrics.worker_memory.collect()
-            peak = max(peak, *(sample.value for sample in metric.samples))
+            peak = max(peak, service.engine.metrics.worker_memory_bytes)
             await trio.sleep(_MEMORY_POLL_S)
 
     async with trio.open_nursery() as nursery:

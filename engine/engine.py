@@ -164,7 +164,7 @@ class Engine:
         try:
             ticket = await self._admit(request, quotas)
         except Problem:
-            self.metrics.ended[Outcome.REJECTED].inc()
+            self.metrics.ended[Outcome.REJECTED] += 1
             self.book.note(request, Outcome.REJECTED, Usage(queue_s=trio.current_time() - asked_at))
             raise
         turn = self._turns.begin(request.tenant, quotas, ticket)
@@ -280,12 +280,11 @@ class Engine:
 
     def render_metrics(self) -> bytes:
         """Prometheus text."""
-        for state, count in self._pool.counts().items():
-            self.metrics.workers.labels(state).set(count)
-        for layer in self.layers:
-            self.metrics.layer.labels(layer.name).set(layer.state == "active")
-        self.metrics.queued.set(self._scheduler.queued)
-        return self.metrics.render()
+        metrics = self.metrics
+        metrics.workers, metrics.spawned = self._pool.counts(), self._pool.spawned
+        metrics.layers = {layer.name: layer.state == "active" for layer in self.layers}
+        metrics.queued = self._scheduler.queued
+        return metrics.render()
 
     async def watch(self) -> None:
         """The engine's background work. Runs until cancelled."""

@@ -36,7 +36,7 @@ class PoolSettings:
     max_depth: int = 0
     aside: int = 0
     isolation: Literal["tenant", "execution"] = "tenant"
-    max_runs_per_worker: int = 200
+    max_runs_per_worker: int = 1_000
     cpu_s: float = 60.0
     memory_bytes: int = 512 << 20
     layers_off: tuple[str, ...] = ()
@@ -138,7 +138,6 @@ class Pool:
         else:
             self._retire(worker)
         self._trim()
-        self._refill.set()
 
     def _take_idle(self, tenant: str, cpu_s: float) -> Worker | None:
         for worker in reversed(self._idle.values()):  # the one used last: its caches are warm

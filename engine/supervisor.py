@@ -2,9 +2,9 @@
 
 import secrets
 import time
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import psutil
 import structlog
 import trio
@@ -19,7 +19,7 @@ from engine.run import CallRecord, Failure, LogLine, RunRequest, RunResult, Usag
 from engine.turns import Turn
 from engine.usage import Book
 from engine.verdict import Mark, Verdict
-from engine.worker import Sinks, Worker
+from engine.worker import Worker
 from sandbox.messages import HostCall, HostReply, Log, Progress, Run
 from sandbox.outcome import Outcome
 
@@ -37,7 +37,6 @@ MAX_MESSAGE, MAX_TRACEBACK = 4096, 8192
 @dataclass(slots=True)
 class _Watched:
     worker: Worker
-    cpu_at_start: float
     granted: float
     cpu_limit: float  # what is left of `granted` after what other runs used on its behalf
 
@@ -52,12 +51,10 @@ class Meter:
         self._watched: dict[int, _Watched] = {}
         self._work = trio.Event()
 
-    def watch(self, worker: Worker, cpu_limit: float) -> float:
-        """A run starts. Returns the worker's CPU time by now."""
-        cpu = worker.cpu_s()
-        self._watched[worker.serial] = _Watched(worker, cpu, cpu_limit, cpu_limit)
+    def watch(self, worker: Worker, cpu_limit: float) -> None:
+        """A run has begun on this worker."""
+        self._watched[worker.serial] = _Watched(worker, cpu_limit, cpu_limit)
         self._work.set()
-        return cpu
 
     def unwatch(self, worker: Worker) -> None:
         """The run ended."""
@@ -72,10 +69,10 @@ class Meter:
     def cpu_left(self, worker: Worker) -> float:
         """CPU seconds that the run on this worker may still use."""
         watched = self._watched[worker.serial]
-        return max(0.0, watched.cpu_limit - (worker.cpu_s() - watched.cpu_at_start))
+        return max(0.0, watched.cpu_limit - worker.run_cpu_s())
 
     def _judge(self, watched: _Watched) -> None:
-        used = watched.worker.cpu_s() - watched.cpu_at_start
+        used = watched.worker.run_cpu_s()
         if used > watched.cpu_limit:
             # What was charged counts as used: the limit that the script knows is the one it began with.
             watched.worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used + watched.granted - watched.cpu_limit, 3)))
@@ -99,7 +96,7 @@ class Meter:
                     total += psutil.Process(worker.pid).memory_info().rss
                 except psutil.Error:
                     continue  # it ended between the two lines
-            self._metrics.worker_memory.set(total)
+            self._metrics.worker_memory_bytes = total
             await trio.sleep(MEMORY_POLL_S)
 
 
@@ -120,7 +117,8 @@ async def execute(
     recorder = _Recorder(request, worker, turn, bridge, meter)
     message = _message(request)
     peak_before = worker.peak_memory_bytes
-    cpu_before = meter.watch(worker, request.limits["cpu_s"])
+    worker.begin()
+    meter.watch(worker, request.limits["cpu_s"])
     turn.join(worker)
     started = time.perf_counter()
 
@@ -130,23 +128,23 @@ async def execute(
         return Usage(
             queue_s=queue_s,
             wall_s=wall_s,
-            cpu_s=max(0.0, worker.cpu_s() - cpu_before),
+            cpu_s=worker.run_cpu_s(),
             nested_cpu_s=recorder.nested_cpu_s,
             # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
             peak_memory_bytes=peak if peak > peak_before else resident or peak,
             bytes_in=len(message.source) + len(message.args),
             bytes_out=worker.bytes_out,
-            host_calls=dict(recorder.calls),
+            host_calls=recorder.calls,
             nested_host_calls=recorder.nested_calls,
         )
 
     try:
-        verdict = await worker.run(message, request.limits, recorder.sinks())
+        verdict = await worker.run(message, request.limits, recorder)
     except BaseException:
         worker.kill(Mark(Outcome.CANCELLED))
         with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
             await worker.wait()
-        metrics.ended[Outcome.CANCELLED].inc()
+        metrics.ended[Outcome.CANCELLED] += 1
         book.note(request, Outcome.CANCELLED, used())
         raise
     finally:
@@ -185,7 +183,8 @@ class _Recorder:
 
     def __init__(self, request: RunRequest, worker: Worker, turn: Turn, bridge: Bridge, meter: Meter) -> None:
         self.run_id = new_run_id()
-        self.calls: Counter[str] = Counter()
+        self.calls: dict[str, int] = {}
+        self.call_count = 0
         self.nested_cpu_s = 0.0
         self.lines: list[LogLine] = []
         self.log_bytes = 0
@@ -198,25 +197,24 @@ class _Recorder:
         self.nested_calls = 0
         self._context = HostContext(request, self.run_id, self._line, self._left, self._charge, turn)
 
-    def sinks(self) -> Sinks:
-        return Sinks(self._call, self._log, self._progress)
-
-    async def _call(self, call: HostCall) -> HostReply:
+    async def on_call(self, call: HostCall) -> HostReply:
         # Names that are not host calls share one entry: a script must not grow our tables.
         name = call.name if call.name in self._bridge.names else "(unknown)"
-        self.calls[name] += 1
+        self.calls[name] = self.calls.get(name, 0) + 1
+        self.call_count += 1
         if not self._calls_left() or self._turn.host_call() is not None:
             return HostReply(False, b"too many host calls")  # never read
+        if self._request.on_call is None:
+            return await self._bridge.call(self._context, call.name, call.args)
         started = time.perf_counter()
         reply = await self._bridge.call(self._context, call.name, call.args)
-        if self._request.on_call is not None:
-            refused = None if reply.ok else self._request.redactor.text(reply.value.decode())
-            self._request.on_call(CallRecord(name, time.perf_counter() - started, refused))
+        refused = None if reply.ok else self._request.redactor.text(reply.value.decode())
+        self._request.on_call(CallRecord(name, time.perf_counter() - started, refused))
         return reply
 
     def _calls_left(self) -> bool:
         bound = self._request.limits.values.host_calls
-        if self.calls.total() + self.nested_calls <= bound:
+        if self.call_count + self.nested_calls <= bound:
             return True
         self._worker.kill(Mark(Outcome.CALL_LIMIT, "host_calls", bound + 1))
         return False
@@ -225,7 +223,7 @@ class _Recorder:
         return {
             "timeout_s": max(0.0, self._deadline - trio.current_time()),
             "cpu_s": self._meter.cpu_left(self._worker),
-            "host_calls": self._request.limits["host_calls"] - self.calls.total() - self.nested_calls,
+            "host_calls": self._request.limits["host_calls"] - self.call_count - self.nested_calls,
         }
 
     def _charge(self, usage: Usage) -> None:
@@ -234,7 +232,7 @@ class _Recorder:
         self._meter.charge(self._worker, usage.cpu_s + usage.nested_cpu_s)
         self._calls_left()
 
-    def _log(self, message: Log) -> None:
+    def on_log(self, message: Log) -> None:
         self._line(message.level, message.text)
 
     def _line(self, level: str, text: str) -> None:
@@ -244,23 +242,23 @@ class _Recorder:
         if self._request.on_log is not None:
             self._request.on_log(line)
 
-    def _progress(self, message: Progress) -> None:
+    def on_progress(self, message: Progress) -> None:
         if self._request.on_progress is not None:
             self._request.on_progress(message.fraction, self._request.redactor.text(message.message) or None)
 
 
 def _result(request: RunRequest, verdict: Verdict, usage: Usage, recorder: _Recorder, metrics: Metrics) -> RunResult:
     run_id = recorder.run_id
-    metrics.ended[verdict.outcome].inc()
+    metrics.ended[verdict.outcome] += 1
     metrics.run_seconds.observe(usage.wall_s)
-    metrics.cpu_seconds.inc(usage.cpu_s)
+    metrics.cpu_s += usage.cpu_s
     for name, count in recorder.calls.items():
-        metrics.host_calls.labels(name).inc(count)
+        metrics.host_calls[name] += count
     if recorder.lines:  # one record a run, not one a line: a script must not keep the supervisor writing
         lines = [f"[{line.level}] {line.text}" for line in recorder.lines]
         log.info("script log", run_id=run_id, tenant=request.tenant.id, script=request.name, lines=lines)
     if verdict.security_event is not None:
-        metrics.security_events.inc()
+        metrics.security_events += 1
         log.warning(
             "security event", event_kind=verdict.security_event, outcome=verdict.outcome.value, run_id=run_id,
             tenant=request.tenant.id, script=request.name, digest=request.script.digest,
@@ -281,7 +279,7 @@ def _redacted(failure: Failure | None, redactor: Redactor) -> Failure | None:
     if failure is None:
         return None
     traceback = failure.traceback
-    return replace(
+    return msgspec.structs.replace(
         failure,
         message=redactor.text(failure.message)[:MAX_MESSAGE],
         traceback=None if traceback is None else redactor.text(traceback)[:MAX_TRACEBACK],

@@ -45,13 +45,19 @@ class Sums:
     host_calls: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
 
-    @classmethod
-    def of(cls, outcome: Outcome, usage: Usage) -> "Sums":
-        """One run."""
-        return cls(
-            1, _us(usage.queue_s), _us(usage.wall_s), _us(usage.cpu_s), usage.bytes_in, usage.bytes_out,
-            usage.peak_memory_bytes, Counter(usage.host_calls), Counter((outcome.value,)),
-        )  # fmt: skip
+    def count(self, outcome: Outcome, usage: Usage) -> None:
+        """Count one run more."""
+        self.runs += 1
+        self.queue_us += _us(usage.queue_s)
+        self.wall_us += _us(usage.wall_s)
+        self.cpu_us += _us(usage.cpu_s)
+        self.bytes_in += usage.bytes_in
+        self.bytes_out += usage.bytes_out
+        if usage.peak_memory_bytes > self.peak_memory_bytes:
+            self.peak_memory_bytes = usage.peak_memory_bytes
+        for name, calls in usage.host_calls.items():
+            self.host_calls[name] += calls
+        self.outcomes[outcome.value] += 1
 
     def add(self, other: "Sums") -> None:
         """Count what `other` counts."""
@@ -77,6 +83,9 @@ class Sums:
         }
 
 
+_DAY_S = 86_400.0
+
+
 def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
@@ -90,12 +99,21 @@ class Book:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._sheet: dict[Account, Sums] = {}
+        self._day, self._day_ends = "", 0.0
 
     def note(self, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
         """A run has ended, or was refused."""
-        day = datetime.fromtimestamp(self._now(), UTC).date().isoformat()
-        account = Account(request.tenant.id, f"{request.root}:{request.name}", request.tenant.key or "", day)
-        self._add(account, Sums.of(outcome, usage))
+        tenant = request.tenant
+        self._sums(Account(tenant.id, f"{request.root}:{request.name}", tenant.key or "", self._today())).count(
+            outcome, usage
+        )
+
+    def _today(self) -> str:
+        now = self._now()
+        if not self._day_ends - _DAY_S <= now < self._day_ends:  # also when the clock was set back
+            self._day = datetime.fromtimestamp(now, UTC).date().isoformat()
+            self._day_ends = (now // _DAY_S + 1) * _DAY_S
+        return self._day
 
     def take(self) -> dict[Account, Sums]:
         """Everything that was noted since the last time. Whoever takes it writes it down, or gives it back."""
@@ -105,7 +123,7 @@ class Book:
     def give_back(self, sheet: Sheet) -> None:
         """What was taken could not be written down."""
         for account, sums in sheet.items():
-            self._add(account, sums)
+            self._sums(account).add(sums)
 
     def of(self, tenant: str) -> dict[Account, Sums]:
         """What was noted of one tenant and not taken yet."""
@@ -115,11 +133,11 @@ class Book:
         """The tenant was deleted."""
         self._sheet = {account: sums for account, sums in self._sheet.items() if account.tenant != tenant}
 
-    def _add(self, account: Account, sums: Sums) -> None:
+    def _sums(self, account: Account) -> Sums:
         found = self._sheet.get(account)
         if found is None:
-            self._sheet[account] = found = Sums()
-        found.add(sums)
+            found = self._sheet[account] = Sums()
+        return found
 
 
 def together(*sheets: Sheet) -> dict[Account, Sums]:

@@ -7,6 +7,8 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from engine.errors import LimitUse
 from engine.protocol import ValueRefused, decode_value
 from engine.quota import Exceeded
@@ -31,8 +33,7 @@ class Mark:
     quota: Exceeded | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The outcome, the value or the failure, and whether it belongs in the security log (and why)."""
 
     outcome: Outcome

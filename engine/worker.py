@@ -7,9 +7,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -32,13 +31,14 @@ READY_TIMEOUT_S = 10.0
 _serials = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Sinks:
+class Sinks(Protocol):
     """Where a run's messages go. `on_call` answers one host call (ok, msgpack value or error text)."""
 
-    on_call: Callable[[HostCall], Awaitable[HostReply]]
-    on_log: Callable[[Log], None]
-    on_progress: Callable[[Progress], None]
+    async def on_call(self, call: HostCall, /) -> HostReply: ...
+
+    def on_log(self, message: Log, /) -> None: ...
+
+    def on_progress(self, message: Progress, /) -> None: ...
 
 
 class WorkerLost(Exception):
@@ -60,6 +60,7 @@ class Worker:
         self.tenant: str | None = None  # whom it serves; set by the first lease, never changed
         self.closed = trio.Event()  # reaped, and its descriptors given back
         self.runs = 0
+        self.cpu_at_start = 0.0  # `cpu_s` when its last run began
         self.bytes_out = 0
         self.peak_memory_bytes = 0  # as last measured
         # The scope of the run under way: left early when the worker dies while it waits for us.
@@ -106,14 +107,21 @@ class Worker:
             if layer.state == "active" and (against := contradicted(layer.name, status)):
                 raise WorkerLost(f"a new worker claims the layer {layer.name}, but its {against}")
 
+    def begin(self) -> None:
+        """A run begins now: what it uses is counted from here."""
+        self.runs += 1
+        self.bytes_out = 0
+        self.cpu_at_start = self.cpu_s()
+
+    def run_cpu_s(self) -> float:
+        """CPU seconds since `begin`."""
+        return max(0.0, self.cpu_s() - self.cpu_at_start)
+
     async def run(self, message: Run, limits: BoundLimits, sinks: Sinks) -> Verdict:
-        """One run. When it returns, the worker either answered cleanly or has ended and been reaped.
+        """One run, after `begin`. When it returns, the worker either answered cleanly or has ended and been reaped.
 
         Cancellation leaves the worker in an unknown state: the caller kills it (`close`).
         """
-        self.runs += 1
-        self.bytes_out = 0
-        cpu_before = self.cpu_s()
         with trio.move_on_after(limits["timeout_s"]) as deadline:
             self._run_scope = deadline
             try:
@@ -129,15 +137,17 @@ class Worker:
                 pass
         if deadline.cancelled_caught and not self._child.ended.is_set():
             self.kill(Mark(Outcome.TIMEOUT, "timeout_s"))
-        cpu_s = self.cpu_s() - cpu_before
+        cpu_s = self.run_cpu_s()
         await self._ended()
         return of_death(self.mark, self._child.status, cpu_s, limits)
 
     def _expect_silence(self) -> None:
         """Nothing may be waiting for us: it would be taken for the answer of the run to come."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             if os.read(self._child.from_worker, READ_BYTES):
                 raise ProtocolViolation("the worker sent something between two runs")
+        except BlockingIOError:
+            pass
 
     def _on_end(self) -> None:
         """It ended. If it was waiting for a host call, nobody wants the answer any more."""
@@ -266,19 +276,24 @@ class Worker:
             await self._child.ended.wait()
 
     async def _read(self) -> bytes:
-        await trio.lowlevel.wait_readable(self._child.from_worker)
-        try:
-            return os.read(self._child.from_worker, READ_BYTES)
-        except BlockingIOError:
-            return await self._read()
+        while True:
+            await trio.lowlevel.wait_readable(self._child.from_worker)
+            try:
+                return os.read(self._child.from_worker, READ_BYTES)
+            except BlockingIOError:
+                continue
 
     async def _send(self, message: messages.ToWorker) -> None:
-        data = memoryview(encode_frame(messages.encode(message)))
-        while data:
+        data = encode_frame(messages.encode(message))
+        while True:
             try:
-                data = data[os.write(self._child.to_worker, data) :]
+                sent = os.write(self._child.to_worker, data)
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._child.to_worker)
+                continue
+            if sent == len(data):
+                return
+            data = data[sent:]
 
 
 def _pid_of(pidfd: int) -> int:

@@ -28,6 +28,10 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[bytes]:
         """Take bytes as they came and return the frames they complete. Raises FrameTooLarge."""
         buffer = self._buffer
+        if not buffer and len(data) >= HEADER_BYTES:
+            length = int.from_bytes(data[:HEADER_BYTES], "big")
+            if length == len(data) - HEADER_BYTES <= self.maximum:  # one whole frame, as most come: nothing to keep
+                return [data[HEADER_BYTES:]]
         buffer += data
         frames: list[bytes] = []
         start = 0

@@ -27,17 +27,18 @@ MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
 )  # fmt: skip
 
+_FOLDER = Path(__file__).with_name("prelude")
+
 Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
 
 
 class Prelude:
     """The trusted Lua sources as bytecode, compiled once in the zygote and loaded into every fresh state.
 
-    `parts` are the driver, what cuts the interpreter's names, and the modules in the order of `MODULES`.
+    `core` is the chunk that makes a state ready; its arguments are the `modules`, in the order of `MODULES`.
     """
 
     def __init__(self) -> None:
-        folder = Path(__file__).with_name("prelude")
         state = _new_state()
         # Stripped: half the size, so half the time to load; its frames are filtered from tracebacks anyway.
         dump = state.execute(b"local dump = string.dump; return function(f) return dump(f, true) end")
@@ -46,23 +47,27 @@ class Prelude:
             bytecode: bytes = dump(state.compile(source, name=b"=[engine]", mode="t"))
             return bytecode
 
-        found = state.execute(allowlist.INVENTORY.encode()).decode().split()
-        sources = (folder / f"{name}.lua" for name in ("core", *MODULES))
-        core, *modules = (compiled(source.read_bytes()) for source in sources)
-        self.parts: tuple[bytes, ...] = (core, compiled(allowlist.render(found).encode()), *modules)
+        self.core = compiled(core_source(state))
+        self.modules = tuple(compiled((_FOLDER / f"{name}.lua").read_bytes()) for name in MODULES)
+
+
+def core_source(state: LuaRuntime) -> bytes:
+    """The text of `core.lua`, for states that have the names of this one.
+
+    What goes before it defines `cut` and `modules`, and stops the collector: everything that is made there stays.
+    """
+    found = state.execute(allowlist.INVENTORY.encode()).decode().split()
+    preface = f"""
+        collectgarbage("stop")
+        local modules = {{}}
+        {", ".join(f"modules.{name}" for name in MODULES)} = ...
+        local cut = (function() {allowlist.render(found)} end)()
+    """
+    return preface.encode() + (_FOLDER / "core.lua").read_bytes()
 
 
 def _new_state() -> LuaRuntime:
     return LuaRuntime(register_eval=False, register_builtins=False, encoding=None, max_memory=_UNBOUNDED)
-
-
-# Loads what the prelude needs out of bytes, so that only bytes are pushed. Runs before any script exists.
-# The collector is stopped for it: everything that is made here stays.
-_BOOT = f"""
-local core, cut, {", ".join(MODULES)} = ...
-collectgarbage("stop")
-return load(core, "=[engine]", "b")(load(cut, "=[engine]", "b")(), {{ {", ".join(f"{m} = {m}" for m in MODULES)} }})
-""".encode()
 
 
 class VM:
@@ -70,7 +75,7 @@ class VM:
 
     def __init__(self, prelude: Prelude) -> None:
         self._lua = _new_state()
-        self._put, self._begin, self._step, self._why = self._lua.execute(_BOOT, *prelude.parts, mode="t")
+        self._put, self._begin, self._step, self._why = self._lua.execute(prelude.core, *prelude.modules, mode="b")
         self._base = self._lua.get_memory_used()
         self._bound = _UNBOUNDED
 

@@ -30,8 +30,7 @@ class CallDenied(CallRefused):
     """The call asks for something that the script was not granted: the audit log has a row for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostContext:
+class HostContext(msgspec.Struct, frozen=True):
     """On whose behalf a handler acts: the run, its name in logs, and its log (`level`, `text`).
 
     `left` is what the run has left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes what a run cost that was

@@ -4,8 +4,7 @@
 -- and hands the host four functions: put (store bytes), begin (prepare a run), step (go on until
 -- something happens), why (how it failed). Only byte strings, booleans and numbers cross; no host object ever enters this
 -- state. What only some runs need is a module of its own, loaded when it is first called: every run pays for this file.
-local cut, modules = ...
-
+-- Ahead of it go `cut` and `modules` (vm.py, core_source).
 local real = _G
 local type, next, rawget, rawset, rawequal = type, next, rawget, rawset, rawequal
 local raw_error, raw_load, raw_setmetatable, math_type = error, load, setmetatable, math.type

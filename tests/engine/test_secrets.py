@@ -302,7 +302,8 @@ async def call(
 ) -> Any:
     """The answer of a call by a run with these secrets, or the text of its error."""
     made = context(rules)
-    made = replace(made, request=replace(made.request, secrets=run), charge=charged or made.charge)
+    request = replace(made.request, secrets=run)
+    made = msgspec.structs.replace(made, request=request, charge=charged or made.charge)
     with trio.fail_after(20):
         reply = await world.bridge.call(made, name, msgspec.msgpack.encode({"url": url, **given}))
     return msgspec.msgpack.decode(reply.value) if reply.ok else reply.value.decode()

@@ -32,6 +32,12 @@ def noted(book: Book, tenant: str, name: str, key: str | None, outcome: Outcome,
     book.note(request, outcome, usage)
 
 
+def summed(outcome: Outcome, usage: Usage) -> Sums:
+    sums = Sums()
+    sums.count(outcome, usage)
+    return sums
+
+
 @given(runs, st.integers(0, 10))
 def test_every_cut_through_the_sums_is_the_sum_of_the_runs(
     given_runs: list[tuple[str, str, str | None, Outcome, Usage, int]], every: int
@@ -86,8 +92,8 @@ def test_together_leaves_what_it_is_given_as_it_was() -> None:
 
 def test_the_table_has_a_line_for_everything_and_no_cell_that_a_spreadsheet_would_run() -> None:
     sheet = {
-        Account("=cmd()", "agent:-x", "", "2026-01-31"): Sums.of(Outcome.OK, Usage(cpu_s=0.5)),
-        Account("acme", "agent:one", "k1", "2026-01-31"): Sums.of(Outcome.TIMEOUT, Usage()),
+        Account("=cmd()", "agent:-x", "", "2026-01-31"): summed(Outcome.OK, Usage(cpu_s=0.5)),
+        Account("acme", "agent:one", "k1", "2026-01-31"): summed(Outcome.TIMEOUT, Usage()),
     }
     rows = list(csv.DictReader(io.StringIO(as_csv(sheet))))
     assert [row["tenant"] for row in rows] == ["'=cmd()", "acme"]

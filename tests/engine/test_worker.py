@@ -13,11 +13,11 @@ import trio
 import engine.worker
 from engine.tenant import DEFAULT_TENANT, bind_limits
 from engine.verdict import Mark, Verdict
-from engine.worker import Sinks, Worker, WorkerLost
+from engine.worker import Worker, WorkerLost
 from engine.zygote import Child, Zygote
 from sandbox import messages
 from sandbox.frame import encode_frame
-from sandbox.messages import PROTOCOL_VERSION, Done, HostCall, HostReply, LayerReport, Log, Ready, Run
+from sandbox.messages import PROTOCOL_VERSION, Done, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
 from sandbox.outcome import Outcome
 
 RUN = Run(b"", "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
@@ -75,20 +75,24 @@ class Heard:
     calls: list[HostCall]
     lines: list[Log]
 
-    def sinks(self) -> Sinks:
-        async def answer(call: HostCall) -> HostReply:
-            self.calls.append(call)
-            await trio.lowlevel.checkpoint()
-            return HostReply(True, b"\xc0")
+    async def on_call(self, call: HostCall) -> HostReply:
+        self.calls.append(call)
+        await trio.lowlevel.checkpoint()
+        return HostReply(True, b"\xc0")
 
-        return Sinks(answer, self.lines.append, lambda progress: None)
+    def on_log(self, message: Log) -> None:
+        self.lines.append(message)
+
+    def on_progress(self, message: Progress) -> None:
+        raise NotImplementedError
 
 
 async def run(worker: Worker) -> tuple[Verdict, Heard]:
     heard = Heard([], [])
     with trio.fail_after(20):
         await worker.ready()
-        return await worker.run(RUN, LIMITS, heard.sinks()), heard
+        worker.begin()
+        return await worker.run(RUN, LIMITS, heard), heard
 
 
 async def test_a_worker_that_does_as_it_should_is_clean_afterwards() -> None:
@@ -166,7 +170,8 @@ async def test_a_worker_that_never_reads_is_ended_by_the_deadline_even_while_we_
     async with worker_that(f"say({frames(READY)!r}); sleep()") as worker:
         with trio.fail_after(20):
             await worker.ready()
-            verdict = await worker.run(large, LIMITS, Heard([], []).sinks())
+            worker.begin()
+            verdict = await worker.run(large, LIMITS, Heard([], []))
         assert verdict.outcome is Outcome.TIMEOUT
         assert not worker.alive
 
@@ -176,7 +181,8 @@ async def test_a_worker_that_ends_while_we_write_is_lost() -> None:
     async with worker_that(f"say({frames(READY)!r}); hear(); os._exit(9)") as worker:
         with trio.fail_after(20):
             await worker.ready()
-            verdict = await worker.run(large, LIMITS, Heard([], []).sinks())
+            worker.begin()
+            verdict = await worker.run(large, LIMITS, Heard([], []))
         assert verdict.outcome is Outcome.WORKER_LOST
 
 

@@ -4,7 +4,6 @@ Two walks. The first follows what a script can follow itself: fields, keys and m
 too, as an attacker would who had found a way into them. In neither is there anything of the host.
 """
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ GENERATOR = "env.math.random^"
 
 # Loads the prelude from source, so that its upvalues have names; keeps `debug` and the interpreter's functions.
 _LOADER = b"""
-local core, cut, modules = ...
+local core = ...
 local load, debug, next, type, concat = load, debug, next, type, table.concat
 local getregistry = debug.getregistry
 
@@ -43,7 +42,7 @@ for name, value in next, _G do
     end
 end
 
-local put, begin, step, why = load(core, "=[engine]", "t")(load(cut, "=[engine]", "b")(), modules)
+local put, begin, step, why = load(core, "=[engine]", "t")(select(2, ...))
 
 local function upvalue(f, wanted, seen)
     seen = seen or {}
@@ -140,14 +139,8 @@ class State:
 
     def __init__(self) -> None:
         self.lua = LuaRuntime(register_eval=False, register_builtins=False, encoding=None)
-        folder = Path(sandbox.vm.__file__).with_name("prelude")
-        self.modules = self.lua.execute(b"return {}")
-        put_module = self.lua.execute(b"local t = ... return function(k, v) t[k] = v end", self.modules)
-        _, cut, *modules = PRELUDE.parts
-        for name, code in zip(sandbox.vm.MODULES, modules, strict=True):
-            put_module(name.encode(), code)
         put, begin, step, self.env, self._walk, self.loaded_packages = self.lua.execute(
-            _LOADER, (folder / "core.lua").read_bytes(), cut, self.modules
+            _LOADER, sandbox.vm.core_source(self.lua), *PRELUDE.modules
         )
         arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({}) + b"\x90\x80"
         begin(SCRIPT.encode(), b"t.lua", b"agent", b"resolve", arguments, 1 << 20, 64, 65536, 10, 1, 2)
