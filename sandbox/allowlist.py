@@ -1,8 +1,9 @@
 """The Lua names a script may see, as data: kept, wrapped or removed, each with its reason.
 
-A script's environment is a table of its own with the interpreter's libraries in it, after `render` has cut out of those
-what is not kept here. It is told every name that the interpreter at hand defines, so what this list does not know is cut
-as well; `tests/sandbox/test_allowlist.py` compares the two, and an upgrade that adds a name fails the build.
+A script's environment is a table of its own with the interpreter's libraries in it, after `render` has cut out of
+those what is not kept here. It is told every name that the interpreter at hand defines, so what this list does not
+know is cut as well; `tests/sandbox/test_allowlist.py` compares the two, and an upgrade that adds a name fails the
+build.
 """
 
 from collections.abc import Iterable
