@@ -115,7 +115,7 @@ async def execute(
     Cancellation kills the worker and waits until it is reaped. Raises Problem for arguments that no script can take.
     """
     recorder = _Recorder(request, worker, turn, bridge, meter)
-    message = _message(request)
+    message = _message(request, worker)
     peak_before = worker.peak_memory_bytes
     worker.begin()
     meter.watch(worker, request.limits["cpu_s"])
@@ -132,7 +132,7 @@ async def execute(
             nested_cpu_s=recorder.nested_cpu_s,
             # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
             peak_memory_bytes=peak if peak > peak_before else resident or peak,
-            bytes_in=len(message.source) + len(message.args),
+            bytes_in=len(request.script.source) + len(message.args),
             bytes_out=worker.bytes_out,
             host_calls=recorder.calls,
             nested_host_calls=recorder.nested_calls,
@@ -155,8 +155,8 @@ async def execute(
     return _result(request, verdict, usage, recorder, metrics)
 
 
-def _message(request: RunRequest) -> Run:
-    limits = request.limits.values
+def _message(request: RunRequest, worker: Worker) -> Run:
+    limits, script = request.limits.values, request.script
     try:
         told = (list(request.args), dict(request.config), request.authority.tools, request.secrets.table)
         arguments = b"".join(map(encode_value, told))
@@ -164,9 +164,14 @@ def _message(request: RunRequest) -> Run:
         raise Problem(Code.BAD_REQUEST, "an argument holds half of a surrogate pair, which is not text") from None
     except RecursionError:
         raise Problem(Code.BAD_REQUEST, "an argument is nested too deep") from None
+    key = (script.digest, script.name)
+    is_kept = worker.kept.use(key)
+    if not is_kept:
+        worker.kept.keep(key, len(script.source), True)
     return Run(
-        source=request.script.source,
-        chunk_name=request.script.name,
+        source=None if is_kept else script.source,
+        digest=script.digest,
+        chunk_name=script.name,
         root=request.root,
         method=request.method or "",
         args=arguments,

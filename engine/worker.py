@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import trio
 
@@ -18,6 +18,7 @@ from engine.verdict import Mark, Verdict, of_answer, of_death
 from engine.zygote import Child, Zygote
 from sandbox import messages
 from sandbox.frame import encode_frame
+from sandbox.kept import Kept
 from sandbox.layers import contradicted, parse_status
 from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run, State
 from sandbox.outcome import Outcome
@@ -60,6 +61,8 @@ class Worker:
         self.tenant: str | None = None  # whom it serves; set by the first lease, never changed
         self.closed = trio.Event()  # reaped, and its descriptors given back
         self.runs = 0
+        # What it has of scripts, as it keeps them itself (`sandbox.worker`).
+        self.kept: Kept[Literal[True]] = Kept()
         self.cpu_at_start = 0.0  # `cpu_s` when its last run began
         self.bytes_out = 0
         self.peak_memory_bytes = 0  # as last measured

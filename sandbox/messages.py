@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 LayerState = Literal["active", "unavailable", "off"]
 
@@ -25,9 +25,13 @@ class LayerReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets."""
+    """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets.
 
-    source: bytes
+    `source` is None for a script that the worker keeps (`sandbox.kept`), named by `digest` and `chunk_name`.
+    """
+
+    source: bytes | None
+    digest: str
     chunk_name: str
     root: str
     method: str

@@ -27,6 +27,9 @@ MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
 )  # fmt: skip
 
+# A script's text or bytecode, and which of the two (the mode of Lua's `load`).
+Code = tuple[bytes, Literal[b"t", b"b"]]
+
 _FOLDER = Path(__file__).with_name("prelude")
 
 Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
@@ -49,6 +52,23 @@ class Prelude:
 
         self.core = compiled(core_source(state))
         self.modules = tuple(compiled((_FOLDER / f"{name}.lua").read_bytes()) for name in MODULES)
+        self._compiler = state
+        self._dump = state.execute(b"local dump = string.dump; return function(f) return dump(f) end")
+
+    def compile(self, source: bytes, name: str, memory_bytes: int) -> Code:
+        """A script as a state loads it quickest: bytecode with its line numbers and names, or the text as it is where
+        that does not compile within `memory_bytes`, so that the run says why.
+
+        Only text goes in, in a state that runs no script: bytecode is as safe as who made it.
+        """
+        self._compiler.set_max_memory(self._compiler.get_memory_used() + memory_bytes)
+        try:
+            chunk = self._compiler.compile(source, name=b"=" + name.encode(), mode="t")
+        except LuaError:
+            return source, b"t"
+        finally:
+            self._compiler.set_max_memory(_UNBOUNDED)  # ahead of the call below, which pushes
+        return self._dump(chunk), b"b"
 
 
 def core_source(state: LuaRuntime) -> bytes:
@@ -79,11 +99,11 @@ class VM:
         self._base = self._lua.get_memory_used()
         self._bound = _UNBOUNDED
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run, code: Code) -> None:
         """Hand over script and arguments. Runs nothing of the script."""
         seed = os.urandom(16)
         self._begin(
-            run.source, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
+            *code, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
             run.output_bytes, run.value_depth, run.log_bytes, run.progress,
             int.from_bytes(seed[:8], "big", signed=True), int.from_bytes(seed[8:], "big", signed=True),
         )  # fmt: skip

@@ -7,8 +7,9 @@ from sandbox import messages
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
 from sandbox.frame import HEADER_BYTES, encode_frame
+from sandbox.kept import Kept
 from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
-from sandbox.vm import VM, Prelude
+from sandbox.vm import VM, Code, Prelude
 
 # How a worker ends by itself. Any other status is evidence for the supervisor.
 EXIT_CHANNEL_CLOSED = 0
@@ -24,22 +25,29 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
         layers = inherited + confine(plan)
         channel = _Channel(plan.fd_in, plan.fd_out)
         vm = VM(prelude)
+        kept: Kept[Code] = Kept()
         channel.send(Ready(messages.PROTOCOL_VERSION, layers))
         while True:
             run = channel.receive()
             if not isinstance(run, Run):
                 os._exit(EXIT_BROKEN)
-            channel.send(_execute(vm, run, channel))
-            # The next state is made here, while the supervisor works on the answer, in the memory that the last one
-            # leaves warm.
+            key = (run.digest, run.chunk_name)
+            code = kept.use(key) if run.source is None else (run.source, b"t")
+            if code is None:
+                os._exit(EXIT_BROKEN)
+            channel.send(_execute(vm, run, code, channel))
+            # The rest is done while the supervisor works on the answer: the next state, in the memory that the last one
+            # leaves warm, and what spares later runs the compiler.
             del vm
             vm = VM(prelude)
+            if run.source is not None:
+                kept.keep(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
     except BaseException:  # a traceback would open source files, which seccomp answers with SIGSYS
         os._exit(EXIT_BROKEN)
 
 
-def _execute(vm: VM, run: Run, channel: "_Channel") -> Done | Failed:
-    vm.begin(run)
+def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed:
+    vm.begin(run, code)
     step = vm.step()
     while True:
         match step:

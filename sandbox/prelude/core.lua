@@ -34,7 +34,7 @@ local NULL = raw_setmetatable({}, {
 
 -- Limits and facts of this run, set by begin.
 local max_output, max_depth, log_left, progress_left
-local root, method, source, chunk_name, args_bytes
+local root, method, source, mode, chunk_name, args_bytes
 local seed_a, seed_b
 local inbox
 local hosts = raw_setmetatable({}, WEAK)    -- coroutines that the script must not see as such: a run is made of them
@@ -357,7 +357,7 @@ local function declared_table(chunk)
 end
 
 local function main()
-    local chunk, message = raw_load(source, "=" .. chunk_name, "t", env)
+    local chunk, message = raw_load(source, "=" .. chunk_name, mode, env)
     source = nil
     if not chunk then raw_error(message, 0) end
     local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in its first byte
@@ -396,8 +396,8 @@ local thread, last_error
 
 local function put(bytes) inbox = bytes end
 
-local function begin(source_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
-    source, chunk_name, root, method, args_bytes = source_, name_, root_, method_, args_
+local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
+    source, mode, chunk_name, root, method, args_bytes = source_, mode_, name_, root_, method_, args_
     max_output, max_depth, log_left, progress_left = output_, depth_, log_, progress_
     raw_randomseed(seed_a_, seed_b_)
     seed_a, seed_b = random(0), random(0)

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ import engine.engine
 from engine.bridge import knowledge
 from engine.engine import ASIDE, Engine, SandboxUnavailable, open_engine, required_layers
 from engine.errors import Code, Problem
-from engine.run import LogLine, RunResult
+from engine.run import LogLine, RunResult, Script
 from engine.tenant import DEFAULT_TENANT, Tenant
+from engine.worker import Worker
+from sandbox.kept import MAX_SCRIPTS
 from sandbox.layers import REQUIRED
+from sandbox.messages import Run, ToWorker
 from sandbox.outcome import Outcome
 
 MIB = 1 << 20
@@ -467,6 +471,43 @@ async def test_a_worker_serves_so_many_runs_and_no_more() -> None:
             asked = request(engine, "print(1)", on_log=lambda line: served.append(engine._pool.leased()[0].serial))
             await engine.execute(asked)
     assert [served.count(serial) for serial in dict.fromkeys(served)] == [3, 3, 1]
+
+
+async def test_a_worker_is_sent_each_script_once_and_again_when_it_kept_too_many_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[bytes] = []
+    send = Worker._send
+
+    async def noting(worker: Worker, message: ToWorker) -> None:
+        if isinstance(message, Run) and message.source is not None:
+            sent.append(message.source)
+        await send(worker, message)
+
+    monkeypatch.setattr(Worker, "_send", noting)
+    scripts = [f"agent = {{resolve = function() return {n} end}}".encode() for n in range(MAX_SCRIPTS + 1)]
+    async with opened() as eng:
+        for n in (0, 0, 1, 0, 1):
+            assert (await run(eng, scripts[n])).value == n
+        assert sent == scripts[:2]
+        for n, script in enumerate(scripts):
+            assert (await run(eng, script)).value == n
+        assert sent == scripts
+        assert (await run(eng, scripts[0])).value == 0
+        assert sent == [*scripts, scripts[0]]
+        assert len(pids(eng)) == 1
+
+
+async def test_a_script_that_was_run_before_fails_as_it_did_the_first_time() -> None:
+    failing = b"agent = {}\nfunction agent.resolve()\n  error('deep')\nend"
+    async with opened() as eng:
+        for name in ("a.lua", "b.lua", "a.lua"):
+            for _ in range(2):
+                result = await eng.execute(replace(request(eng, failing), script=Script.of(name, failing)))
+                assert result.failure is not None
+                assert (result.failure.message, result.failure.traceback) == (
+                    f"{name}:3: deep", f"{name}:3: in agent.resolve"
+                )  # fmt: skip
 
 
 # Admission -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sandbox.frame import encode_frame
 from sandbox.limits import KIB, Limits
 from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run, State
 
-RUN = Run(b"", "t.lua", "agent", "resolve", b"", 1, 1, 1, 1, 1)
+RUN = Run(b"", "", "t.lua", "agent", "resolve", b"", 1, 1, 1, 1, 1)
 LIMITS = Limits(output_bytes=1000, log_bytes=1000)
 MESSAGES: dict[str, Any] = {
     "Ready": Ready(1, (LayerReport("seccomp", "active", ""),)),

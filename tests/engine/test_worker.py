@@ -20,7 +20,7 @@ from sandbox.frame import encode_frame
 from sandbox.messages import PROTOCOL_VERSION, Done, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
 from sandbox.outcome import Outcome
 
-RUN = Run(b"", "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
+RUN = Run(b"", "", "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
 LIMITS = bind_limits({"timeout_s": 0.3}, DEFAULT_TENANT, {}, {})
 READY = Ready(PROTOCOL_VERSION, ())
 
@@ -166,7 +166,7 @@ async def test_a_worker_that_closes_its_channel_and_lives_on_is_killed() -> None
 
 
 async def test_a_worker_that_never_reads_is_ended_by_the_deadline_even_while_we_write() -> None:
-    large = Run(b"x" * (1 << 20), "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
+    large = Run(b"x" * (1 << 20), "", "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
     async with worker_that(f"say({frames(READY)!r}); sleep()") as worker:
         with trio.fail_after(20):
             await worker.ready()
@@ -177,7 +177,7 @@ async def test_a_worker_that_never_reads_is_ended_by_the_deadline_even_while_we_
 
 
 async def test_a_worker_that_ends_while_we_write_is_lost() -> None:
-    large = Run(b"x" * (1 << 20), "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
+    large = Run(b"x" * (1 << 20), "", "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
     async with worker_that(f"say({frames(READY)!r}); hear(); os._exit(9)") as worker:
         with trio.fail_after(20):
             await worker.ready()

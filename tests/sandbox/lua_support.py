@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sandbox.messages import Run, decode_calls
-from sandbox.vm import VM, Prelude
+from sandbox.vm import VM, Code, Prelude
 
 PRELUDE = Prelude()
 MIB = 1 << 20
@@ -50,13 +50,17 @@ def run_source(
     value_depth: int = 64,
     progress: int = 1000,
     tools: tuple[str, ...] = (),
+    compiled: bool = False,
 ) -> Ran:
-    """Run a whole script. Host calls are answered by `host`."""
+    """Run a whole script, as text or as a worker keeps it after its first run. Host calls are answered by `host`."""
     vm = VM(PRELUDE)
     encode = msgspec.msgpack.encode
+    source = source if isinstance(source, bytes) else source.encode()
+    code: Code = PRELUDE.compile(source, "t.lua", memory_bytes) if compiled else (source, b"t")
     vm.begin(
         Run(
-            source=source if isinstance(source, bytes) else source.encode(),
+            source=source,
+            digest="",
             chunk_name="t.lua",
             root=root,
             method=method,
@@ -66,7 +70,8 @@ def run_source(
             log_bytes=log_bytes,
             value_depth=value_depth,
             progress=progress,
-        )
+        ),
+        code,
     )
     ran = Ran("")
     waiting: list[tuple[int, str, bytes]] = []

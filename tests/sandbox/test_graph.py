@@ -143,7 +143,7 @@ class State:
             _LOADER, sandbox.vm.core_source(self.lua), *PRELUDE.modules
         )
         arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({}) + b"\x90\x80"
-        begin(SCRIPT.encode(), b"t.lua", b"agent", b"resolve", arguments, 1 << 20, 64, 65536, 10, 1, 2)
+        begin(SCRIPT.encode(), b"t", b"t.lua", b"agent", b"resolve", arguments, 1 << 20, 64, 65536, 10, 1, 2)
         answer = step(None)
         assert answer[0] == b"call"
         put(msgspec.msgpack.encode([{"id": "1"}]))

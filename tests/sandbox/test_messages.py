@@ -45,7 +45,7 @@ from_worker = st.one_of(
     st.builds(Failed, kinds, text, text),
 )
 to_worker = st.one_of(
-    st.builds(Run, data, text, text, text, data, count, count, count, count, count),
+    st.builds(Run, st.none() | data, text, text, text, text, data, count, count, count, count, count),
     st.builds(HostReply, st.booleans(), data),
 )
 from_zygote = st.one_of(
