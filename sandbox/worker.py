@@ -89,17 +89,18 @@ class _Channel:
 
     def receive(self) -> messages.ToWorker:
         """The next message; ends the process when the supervisor closed the channel."""
-        header = self._take(HEADER_BYTES)
-        return messages.decode_to_worker(self._take(int.from_bytes(header, "big")))
-
-    def _take(self, count: int) -> bytes:
-        while len(self._buffer) < count:
-            data = os.read(self._in, max(65536, count - len(self._buffer)))
+        buffer, end = self._buffer, HEADER_BYTES
+        while True:
+            if len(buffer) >= HEADER_BYTES:
+                end = HEADER_BYTES + int.from_bytes(buffer[:HEADER_BYTES], "big")
+                if len(buffer) >= end:
+                    break
+            data = os.read(self._in, max(65536, end - len(buffer)))
             if not data:
                 os._exit(EXIT_CHANNEL_CLOSED)
-            self._buffer += data
-        taken, self._buffer = self._buffer[:count], self._buffer[count:]
-        return taken
+            buffer += data
+        self._buffer = buffer[end:]
+        return messages.decode_to_worker(buffer[HEADER_BYTES:end])
 
     def send(self, message: messages.FromWorker) -> None:
         data = encode_frame(messages.encode(message))

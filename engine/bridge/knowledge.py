@@ -5,6 +5,7 @@ The builtin tools of the same names give the same answers through the same funct
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -113,23 +114,24 @@ def _agreeing(name: str, plain: str | None, filtered: str | None) -> str | None:
 _HIT = tuple(field.name for field in fields(Hit))
 _DOCUMENT = tuple(field.name for field in fields(Document))
 _SOURCE = tuple(field.name for field in fields(SourceInfo))
+_hit_values, _document_values, _source_values = attrgetter(*_HIT), attrgetter(*_DOCUMENT), attrgetter(*_SOURCE)
 
 
 def hit_as_json(hit: Hit) -> dict[str, Any]:
     """One search result as the contract shows it, nulls included."""
-    return {name: getattr(hit, name) for name in _HIT}
+    return dict(zip(_HIT, _hit_values(hit), strict=True))
 
 
 def document_as_json(document: Document) -> dict[str, Any]:
     """One document as the contract shows it, nulls included."""
-    shown = {name: getattr(document, name) for name in _DOCUMENT}
+    shown: dict[str, Any] = dict(zip(_DOCUMENT, _document_values(document), strict=True))
     shown["chunks"] = [{"index": chunk.index, "text": chunk.text} for chunk in document.chunks]
     return shown
 
 
 def source_as_json(source: SourceInfo) -> dict[str, Any]:
     """One source as the contract shows it, nulls included."""
-    return {name: getattr(source, name) for name in _SOURCE}
+    return dict(zip(_SOURCE, _source_values(source), strict=True))
 
 
 def _without_nulls(shown: Mapping[str, Any]) -> dict[str, Any]:
