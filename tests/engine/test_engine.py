@@ -717,6 +717,7 @@ async def test_runs_are_counted_by_outcome(engine: Engine) -> None:
     for outcome in ("ok", "script_error", "cpu_limit"):
         assert f'engine_runs_total{{outcome="{outcome}"}} 1.0' in text
     assert "engine_run_seconds_count 3.0" in text
+    assert f"engine_workers_spawned_total {engine._pool.spawned}.0" in text
     assert 'sandbox_layer_active{layer="seccomp"} 1.0' in text
 
 

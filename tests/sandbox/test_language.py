@@ -1,6 +1,7 @@
 """The language as a script has it: what is hidden, what is refused, how errors, coroutines and logging behave."""
 
 import re
+from typing import Any
 
 import pytest
 from lua_support import MIB, error_of, run, run_source, value_of
@@ -563,3 +564,14 @@ def test_a_table_with_an_equality_of_its_own_is_not_taken_for_null(encode: str) 
 def test_an_argument_that_is_null_moves_neither_the_others_nor_the_context(arguments: tuple[object, ...]) -> None:
     ran = run_source("agent = {resolve = function(a, b, context) return {a, b, type(context)} end}", *arguments)
     assert ran.value == [*arguments, "table"]
+
+
+def test_garbage_up_to_the_bound_leaves_room_for_the_answer_of_a_host_call() -> None:
+    """Lua collects where the allocator refuses, but not where a stack is to grow."""
+    bomb = "local t = {} while true do t[#t + 1] = ('x'):rep(100000) .. #t end"
+    answer: list[Any] = []
+    for _ in range(30):
+        answer = [answer]
+    for pad in range(0, 100_000, 1000):  # how much is left of the bound by then
+        body = f"local pad, ok = ('p'):rep({pad}), pcall(function() {bomb} end) return {{ok, #context.search('x')}}"
+        assert value_of(body, host=lambda name, arguments: (True, answer), memory_bytes=4 * MIB) == [False, 1]
