@@ -148,6 +148,7 @@ async def execute(
         book.note(request, Outcome.CANCELLED, used())
         raise
     finally:
+        worker.end()
         meter.unwatch(worker)
         turn.leave(worker)
     usage = used()

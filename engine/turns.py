@@ -33,7 +33,7 @@ class Turn:
         self.ticket = ticket
         self._quotas = quotas
         self._ledger = ledger
-        self._workers: dict[Worker, float] = {}  # each with its CPU clock when it joined
+        self._workers: set[Worker] = set()  # with a run of this turn under way
         self._cpu_before_s = 0.0  # of workers that have left
         self._calls = 0
         self._held_s = 0.0  # how long it had a slot, before it got the one that it has
@@ -43,20 +43,24 @@ class Turn:
 
     def join(self, worker: Worker) -> None:
         """A worker begins to compute for this turn: at once, or when it goes on."""
-        self._workers[worker] = worker.cpu_s()
+        self._workers.add(worker)
         if self.ticket.aside:
             worker.halt()
             self._woken = True
 
     def leave(self, worker: Worker) -> None:
         """The worker's run has ended."""
-        self._cpu_before_s += max(0.0, worker.cpu_s() - self._workers.pop(worker))
+        self._workers.remove(worker)
+        self._cpu_before_s += worker.run_cpu_s()
         if self.ticket.aside:
             worker.proceed()  # it answered, and was halted after that: whoever gets it next must find it able to work
 
     def cpu_s(self) -> float:
         """CPU seconds that were used in this turn."""
-        return self._cpu_before_s + sum(max(0.0, w.cpu_s() - before) for w, before in self._workers.items())
+        used = self._cpu_before_s
+        for worker in self._workers:
+            used += worker.run_cpu_s()
+        return used
 
     def computed_s(self) -> float:
         """CPU seconds that were used for it: in this turn, and by the supervisor for its host calls."""

@@ -63,7 +63,8 @@ class Worker:
         self.runs = 0
         # What it has of scripts, as it keeps them itself (`sandbox.worker`).
         self.kept: Kept[Literal[True]] = Kept()
-        self.cpu_at_start = 0.0  # `cpu_s` when its last run began
+        self._cpu_at_begin_s = 0.0  # `cpu_s` when its last run began
+        self._run_cpu_s: float | None = 0.0  # what that used, None while it is under way
         self.bytes_out = 0
         self.peak_memory_bytes = 0  # as last measured
         # The scope of the run under way: left early when the worker dies while it waits for us.
@@ -114,11 +115,17 @@ class Worker:
         """A run begins now: what it uses is counted from here."""
         self.runs += 1
         self.bytes_out = 0
-        self.cpu_at_start = self.cpu_s()
+        self._cpu_at_begin_s, self._run_cpu_s = self.cpu_s(), None
+
+    def end(self) -> None:
+        """The run has ended: what the worker does from here on is no part of it."""
+        self._run_cpu_s = self.run_cpu_s()
 
     def run_cpu_s(self) -> float:
-        """CPU seconds since `begin`."""
-        return max(0.0, self.cpu_s() - self.cpu_at_start)
+        """CPU seconds of the run under way, or of the last one."""
+        if self._run_cpu_s is not None:
+            return self._run_cpu_s
+        return max(0.0, self.cpu_s() - self._cpu_at_begin_s)
 
     async def run(self, message: Run, limits: BoundLimits, sinks: Sinks) -> Verdict:
         """One run, after `begin`. When it returns, the worker either answered cleanly or has ended and been reaped.
