@@ -1,6 +1,5 @@
 """One worker as the supervisor holds it: send, receive, deadline, kill, reap."""
 
-import contextlib
 import errno
 import itertools
 import math
@@ -76,8 +75,7 @@ class Worker:
             self.pid = _pid_of(child.pidfd)
             self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            for fd in (child.to_worker, child.from_worker, child.pidfd):
-                os.close(fd)
+            child.close()
             raise WorkerLost(f"a new worker ended at once ({error.strerror})") from None
         # The kernel's own account of the process's CPU time, in nanoseconds (clock_getcpuclockid(3)): 1 us to read.
         self._cpu_clock = (~self.pid << 3) | 2
@@ -226,31 +224,25 @@ class Worker:
 
     def halt(self) -> None:
         """Stop it where it is (SIGSTOP). It keeps everything and uses no CPU time until `proceed`."""
-        self._signal(signal.SIGSTOP)
+        self._child.signal(signal.SIGSTOP)
 
     def proceed(self) -> None:
         """Let it go on after `halt`."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if not self._child.ended.is_set():
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
-                signal.pidfd_send_signal(self._child.pidfd, number)
+        self._child.signal(signal.SIGCONT)
 
     def kill(self, mark: Mark) -> None:
-        """SIGKILL, for this reason. The first reason stays. Never hits another process: the pidfd is this one's."""
+        """SIGKILL, for this reason. The first reason stays."""
         if self.mark is None:
             self.mark = mark
-        self._signal(signal.SIGKILL)
+        self._child.signal(signal.SIGKILL)
 
     async def close(self) -> None:
         """Kill it if it lives, wait until it is reaped, give back its descriptors. Cannot be cancelled half-way."""
         self.kill(Mark(Outcome.CANCELLED))
         with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
             await self._child.ended.wait()
-        for fd in (self._child.to_worker, self._child.from_worker, self._child.pidfd, self._status):
-            trio.lowlevel.notify_closing(fd)
-            os.close(fd)
+        self._child.close()
+        os.close(self._status)
         self.closed.set()
 
     @property

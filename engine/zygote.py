@@ -50,7 +50,7 @@ class ZygoteLost(Exception):
 
 @dataclass(eq=False, slots=True)
 class Child:
-    """One forked worker: three descriptors that we own, and how it ended once `ended` is set.
+    """One forked worker: three descriptors that we own until `close`, and how it ended once `ended` is set.
 
     `status` is a wait status; None after `ended` means that the zygote went first and nobody reaped for us.
     """
@@ -59,6 +59,7 @@ class Child:
     pidfd: int
     to_worker: int
     from_worker: int
+    open: bool = True
     ended: trio.Event = field(default_factory=trio.Event)
     on_end: Callable[[], None] | None = None  # called once, after `ended` is set
     status: int | None = None
@@ -70,6 +71,19 @@ class Child:
         self.ended.set()
         if self.on_end is not None:
             self.on_end()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it is there to take one. Never hits another process: the pidfd is this one's."""
+        if self.open and not self.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+                signal.pidfd_send_signal(self.pidfd, number)
+
+    def close(self) -> None:
+        """Give back the descriptors. It ends, if it has not: its channel is closed."""
+        self.open = False
+        for fd in (self.to_worker, self.from_worker, self.pidfd):
+            trio.lowlevel.notify_closing(fd)
+            os.close(fd)
 
 
 class Zygote:
@@ -142,8 +156,7 @@ class Zygote:
             self.lost.set()
             for child in list(self._children.values()):
                 # The kernel is killing them with their zygote; not to return before it has.
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+                child.signal(signal.SIGKILL)
                 child.end()
             self._children.clear()
             for send in self._forks.values():
@@ -156,8 +169,7 @@ class Zygote:
         self._children[serial] = child
         waiting = self._forks.get(serial)
         if waiting is None:
-            for fd in descriptors:
-                os.close(fd)
+            child.close()
         else:
             waiting.send_nowait(child)
 

@@ -1,5 +1,7 @@
 """The zygote is replaced now and then, beside the runs: none is dropped, and nothing of the old one stays."""
 
+import os
+import socket
 from dataclasses import replace
 
 import psutil
@@ -9,6 +11,8 @@ from engine_support import request, run, small_config
 
 import engine.engine
 from engine.engine import open_engine
+from engine.zygote import Zygote
+from sandbox import messages
 from sandbox.outcome import Outcome
 
 
@@ -64,3 +68,23 @@ async def test_a_run_on_the_old_zygote_ends_on_it(monkeypatch: pytest.MonkeyPatc
 def launchers() -> list[psutil.Process]:
     """The processes that we exec'd: one for each zygote that lives."""
     return psutil.Process().children()
+
+
+async def test_a_worker_that_nobody_waits_for_any_more_is_let_go_also_when_the_zygote_is_lost_with_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sleeper = await trio.lowlevel.open_process(["sleep", "60"])
+    try:
+        with ours, theirs:
+            zygote = Zygote(trio.socket.from_stdlib_socket(ours))
+            pidfd, pipe = os.pidfd_open(sleeper.pid), os.pipe()
+            socket.send_fds(theirs, [messages.encode(messages.Forked(7))], [pidfd, *pipe])
+            for fd in (pidfd, *pipe):
+                os.close(fd)
+            theirs.close()
+            with trio.fail_after(5):
+                await zygote.listen()
+            assert zygote.lost.is_set()
+            assert sleeper.poll() is None  # what was let go is not signalled: its number may be another's by then
+    finally:
+        sleeper.kill()
+        await sleeper.wait()
