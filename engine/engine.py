@@ -192,7 +192,7 @@ class Engine:
     async def _run(self, request: RunRequest, turn: Turn, queue_s: float, *, nested: bool = False) -> RunResult:
         """Run on a worker of the tenant's."""
         try:
-            worker = await self._pool.lease(request.tenant.id, request.limits["cpu_s"], nested=nested)
+            worker = await self._pool.lease(request.tenant.id, request.limits.values.cpu_s, nested=nested)
         except NoWorker as error:
             log.error("no worker for a run", reason=str(error))
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None

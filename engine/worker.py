@@ -23,6 +23,9 @@ from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, Layer
 from sandbox.outcome import Outcome
 
 READ_BYTES = 65536
+# A worker's memory is read when it has computed for this long since. To touch a page for the first time takes it a
+# quarter of a microsecond, so that a run which is not looked at has not grown by more than a few MiB.
+MEMORY_EVERY_CPU_S = 0.001
 # Confinement takes milliseconds; on a machine so loaded that it takes this long, nothing could be served anyway.
 READY_TIMEOUT_S = 10.0
 
@@ -65,7 +68,10 @@ class Worker:
         self._cpu_at_begin_s = 0.0  # `cpu_s` when its last run began
         self._run_cpu_s: float | None = 0.0  # what that used, None while it is under way
         self.bytes_out = 0
-        self.peak_memory_bytes = 0  # as last measured
+        # As last measured, and its CPU time then.
+        self.resident_bytes = 0
+        self.peak_memory_bytes = 0
+        self._measured_at_cpu_s = 0.0
         # The scope of the run under way: left early when the worker dies while it waits for us.
         self._run_scope: trio.CancelScope | None = None
         child.on_end = self._on_end
@@ -130,7 +136,7 @@ class Worker:
 
         Cancellation leaves the worker in an unknown state: the caller kills it (`close`).
         """
-        with trio.move_on_after(limits["timeout_s"]) as deadline:
+        with trio.CancelScope(deadline=trio.current_time() + limits.values.timeout_s) as deadline:
             self._run_scope = deadline
             try:
                 self._expect_silence()
@@ -256,14 +262,20 @@ class Worker:
         except OSError:  # reaped: the number may be somebody else's soon
             return self._child.cpu_s
 
-    def measure_memory(self) -> tuple[int, int]:
-        """Resident bytes now, and the most there ever were (VmRSS and VmHWM of proc_pid_status(5); 15 us)."""
+    def measure_memory(self) -> None:
+        """Read resident bytes now, and the most there ever were (VmRSS and VmHWM of proc_pid_status(5); 8 us).
+
+        After a run that has computed too little to touch much memory, what was read last stands.
+        """
+        cpu_s = self._cpu_at_begin_s + self.run_cpu_s()
+        if cpu_s - self._measured_at_cpu_s < MEMORY_EVERY_CPU_S and self.peak_memory_bytes:
+            return
+        self._measured_at_cpu_s = cpu_s
         try:
             text = os.pread(self._status, 4096, 0)
-            resident, self.peak_memory_bytes = _kib(text, b"VmRSS:"), _kib(text, b"VmHWM:")
+            self.resident_bytes, self.peak_memory_bytes = _kib(text, b"VmRSS:"), _kib(text, b"VmHWM:")
         except (OSError, ValueError):  # it has ended; the zygote's wait4 knows the peak
-            resident, self.peak_memory_bytes = 0, self._child.peak_memory_bytes
-        return resident, self.peak_memory_bytes
+            self.resident_bytes, self.peak_memory_bytes = 0, self._child.peak_memory_bytes
 
     async def wait(self) -> None:
         """Wait until it has ended and was reaped."""
