@@ -8,33 +8,36 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import orjson
 import trio
 
 from agents.service import Service
 from benchmarks import machine
 from benchmarks.account import OwnFigures
 from benchmarks.address import parse_url, resolve
-from benchmarks.client import Client, Failed
 from benchmarks.cold import measure_cold
-from benchmarks.http_target import fitted, names_in
-from benchmarks.mcp_target import Era, McpTarget
+from benchmarks.fitting import fit
+from benchmarks.mcp_target import Era, rest_of
 from benchmarks.pool_target import PoolTarget, open_pool_service
 from benchmarks.processes import Made, Work, make, make_together, open_target
+from benchmarks.publishing import publish_first, take_out_of_service, under_new_names
 from benchmarks.result import Asked, Surroundings, result_of
 from benchmarks.scenario import Ask, Scenario, ScenarioError
 from benchmarks.schedule import Load, tenant_names
 from benchmarks.server_figures import ServerFigures
 from engine.config import LoadedConfig
+from engine.tenant import DEFAULT_TENANT
 
-# How long a server may take to say what it has, before the load begins.
-_LOOK_TIMEOUT_S = 3.0
 _MEMORY_POLL_S = 0.5
+# The tables of a configuration that the result keeps.
+_CONFIG = ("sandbox", "limits", "retrieval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that was asked for. `tenants` None: as the scenario says. `keys` are in the order of the tenants."""
+    """Everything that was asked for. `tenants` None: as the scenario says. `keys` are in the order of the tenants.
+
+    `own` is the user's configuration: what a pool runs with; of a server, what it is said to run with.
+    """
 
     target: Literal["run", "http", "mcp"]
     scenario: Scenario
@@ -100,11 +103,22 @@ async def _pool(plan: Plan, watch: Watch) -> dict[str, Any]:
         tenant_zipf=scenario.tenant_zipf, target="run",
     )  # fmt: skip
     facts = machine.everything()
-    async with open_pool_service(scenario, plan.own) as service, interrupts(watch.stop):
-        made, memory = await _with_memory(work, service, watch)
-        around = Surroundings(machine=facts, config=_config(service), layers=_layers(service), memory=memory)
+    async with open_pool_service(scenario, plan.own) as service:
+        if scenario.publishes:
+            await _prepare(work, service)
+        async with interrupts(watch.stop):
+            made, memory = await _with_memory(work, service, watch)
+        around = Surroundings(machine=facts, config=_config(plan.own), layers=_layers(service), memory=memory)
     asked = _asked(plan, scenario.asks, tenants=count)
     return _result(asked, made, around, alone=False)
+
+
+async def _prepare(work: Work, service: Service) -> None:
+    """Let the tenants of a load that publishes be in the pool's own control store, and publish what they call."""
+    tenants = {*work.tenants, *(ask.tenant for ask in work.asks if ask.tenant is not None)}
+    for tenant in tenants - {DEFAULT_TENANT.id}:
+        await service.control.create_tenant(tenant, actor="bench")
+    await publish_first(work.asks, work.tenants, PoolTarget(service))
 
 
 async def _with_memory(work: Work, service: Service, watch: Watch) -> tuple[Made, dict[str, int]]:
@@ -133,7 +147,7 @@ async def _cold(plan: Plan, watch: Watch) -> dict[str, Any]:
     assert plan.own is not None
     load = replace(plan.load, rate=None, concurrency=1, warm_up_s=0.0)
     async with open_pool_service(plan.scenario, plan.own) as service:  # also says whether it can be opened at all
-        around = Surroundings(machine=machine.everything(), config=_config(service), layers=_layers(service))
+        around = Surroundings(machine=machine.everything(), config=_config(plan.own), layers=_layers(service))
     async with interrupts(watch.stop):
         account, elapsed_s = await measure_cold(plan.scenario, plan.own, load, watch.stop)
     asked = replace(_asked(replace(plan, load=load), plan.scenario.asks, tenants=1), model="cold")
@@ -141,9 +155,9 @@ async def _cold(plan: Plan, watch: Watch) -> dict[str, Any]:
     return _result(asked, made, around, alone=False)
 
 
-def _config(service: Service) -> dict[str, Any]:
-    config = service.loaded.config
-    return {name: getattr(config, name).model_dump(mode="json") for name in ("sandbox", "limits")}
+def _config(loaded: LoadedConfig) -> dict[str, Any]:
+    """What of a configuration the figures depend on. Nothing in these tables is secret."""
+    return {name: getattr(loaded.config, name).model_dump(mode="json") for name in _CONFIG}
 
 
 def _layers(service: Service) -> list[str]:
@@ -158,37 +172,38 @@ async def _server(plan: Plan, watch: Watch) -> dict[str, Any]:
     scenario, url = plan.scenario, parse_url(plan.url)
     if plan.target == "mcp" and any(ask.kind == "get" for ask in scenario.asks):
         raise ScenarioError(f"the scenario {scenario.name!r} has a `get` request, which MCP has no form for")
-    count, notes = _tenants(plan)
+    tenants, keys, notes = _tenants(plan)
     facts = machine.everything()
     address = await resolve(url, allow_remote=plan.allow_remote)
     if plan.target == "mcp" and not address.path:
         address = replace(address, path="/mcp")
-    names = _names(plan, count)
     work = Work(
-        load=plan.load, asks=scenario.asks, tenants=tenant_names(count), zipf=scenario.zipf,
-        tenant_zipf=scenario.tenant_zipf, target=plan.target, address=address, era=plan.era,
-        keys=dict(zip(names, plan.keys, strict=False)),
+        load=plan.load, asks=scenario.asks, tenants=tenants, zipf=scenario.zipf, tenant_zipf=scenario.tenant_zipf,
+        target=plan.target, address=address, era=plan.era, keys=keys,
     )  # fmt: skip
-    with trio.move_on_after(_LOOK_TIMEOUT_S) as scope:
-        looked = await _look(work)
-    if scope.cancelled_caught:
-        looked = None
-    if looked is None:
-        notes.append("the server did not say which agents and tools it has; the scenario's are asked for unseen")
-    else:
-        asks = tuple(fitted(scenario.asks, *looked, scenario))
-        notes += _stand_ins(scenario.asks, asks)
-        work = replace(work, asks=asks)
+    fits = await fit(work, scenario)
+    notes += fits.notes
     figures = ServerFigures(address)
-    if looked is not None:
+    if fits.known:
         await figures.begin()
+    work = replace(work, asks=under_new_names(fits.asks))
+    if scenario.publishes:
+        target = await open_target(work)
+        try:
+            await publish_first(work.asks, work.tenants, target)
+        finally:
+            target.close()
     async with interrupts(watch.stop), trio.open_nursery() as nursery:
         nursery.start_soon(figures.watch)
         made = await _make(work, plan.processes, watch)
         nursery.cancel_scope.cancel()
+    notes += await take_out_of_service(work, rest_of(address))
     memory = {"workers_peak_bytes": figures.memory_peak_bytes} if figures.memory_peak_bytes else {}
-    around = Surroundings(machine=facts, layers=figures.layers(), server=await figures.figures(), memory=memory)
-    asked = _asked(plan, work.asks, tenants=count, notes=tuple(notes))
+    around = Surroundings(
+        machine=facts, config=None if plan.own is None else _config(plan.own), layers=figures.layers(),
+        server=await figures.figures(), memory=memory,
+    )  # fmt: skip
+    asked = _asked(plan, fits.asks, tenants=len(tenants), notes=tuple(notes))
     return _result(asked, made, around, alone=True)
 
 
@@ -203,76 +218,33 @@ async def _make(work: Work, processes: int, watch: Watch) -> Made:
         target.close()
 
 
-def _tenants(plan: Plan) -> tuple[int, list[str]]:
-    """How many tenants a server is asked as, and what to say of it. Raises ScenarioError."""
+def _tenants(plan: Plan) -> tuple[tuple[str, ...], dict[str, str], list[str]]:
+    """The tenants that a server is asked as, their keys, and what to say of it. Raises ScenarioError.
+
+    Keys are in the order of the load's tenants, if a request is of any of them, and then of those that requests name.
+    """
     scenario = plan.scenario
-    wanted = plan.tenants or scenario.tenants
-    fixed = len({ask.tenant for ask in scenario.asks if ask.tenant})
-    if plan.keys:
-        if wanted + fixed > len(plan.keys) and (wanted > 1 or fixed):
+    count = plan.tenants or scenario.tenants
+    named = list(dict.fromkeys(ask.tenant for ask in scenario.asks if ask.tenant is not None))
+    if not plan.keys:
+        if plan.tenants is not None and plan.tenants > 1:
+            raise ScenarioError("--tenants over HTTP needs a key for each: give them with --key-file")
+        if scenario.needs_tenants:
             raise ScenarioError(
-                f"{len(plan.keys)} keys for {wanted + fixed} tenants: --key-file needs one key for each"
+                f"the scenario {scenario.name!r} needs several tenants: give their keys with --key-file, or use "
+                "`engine bench run`"
             )
-        return wanted, []
-    if plan.tenants is not None and plan.tenants > 1:
-        raise ScenarioError("--tenants over HTTP needs a key for each: give them with --key-file")
-    if scenario.needs_tenants:
+        notes = ["without --key-file all requests are of one tenant"] if count > 1 or named else []
+        return tenant_names(1), {}, notes
+    tenants = tenant_names(count)
+    wanted = [*(tenants if any(ask.tenant is None for ask in scenario.asks) else ()), *named]
+    if len(wanted) > len(plan.keys):
         raise ScenarioError(
-            f"the scenario {scenario.name!r} needs several tenants: give their keys with --key-file, or use "
-            "`engine bench run`"
+            f"{len(wanted)} tenants ask, and each needs a key of its own: --key-file has {len(plan.keys)}"
         )
-    notes = ["without --key-file all requests are of one tenant"] if wanted > 1 or fixed else []
-    return 1, notes
-
-
-def _names(plan: Plan, count: int) -> list[str]:
-    """The tenants in the order of the keys: those of the load, then those that requests name."""
-    fixed = dict.fromkeys(ask.tenant for ask in plan.scenario.asks if ask.tenant)
-    return [*tenant_names(count), *fixed]
-
-
-async def _look(work: Work) -> tuple[list[str], list[str]] | None:
-    """The agents and tools of the server; None when it does not answer like an engine."""
-    assert work.address is not None
-    first = next(iter(work.keys), None)
-    if work.target == "mcp":
-        target = McpTarget(work.address, work.era, work.keys)
-        try:
-            if await target.begin(first) is not None:
-                return None
-            prompts, tools = await target.list("prompts", first), await target.list("tools", first)
-        except Failed:
-            return None
-        finally:
-            target.close()
-        return None if prompts is None or tools is None else (prompts, tools)
-    client = Client(work.address)
-    headers = [("authorization", f"Bearer {work.keys[first]}")] if first else []
-    try:
-        agents, tools = [
-            names_in(_json((await client.request("GET", f"/{what}/list", headers=headers)).body), what)
-            for what in ("agents", "tools")
-        ]
-    except Failed:
-        return None
-    finally:
-        client.close()
-    return None if agents is None or tools is None else (agents, tools)
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _stand_ins(wanted: tuple[Ask, ...], asked: tuple[Ask, ...]) -> list[str]:
-    return [
-        f"the server has no {ask}: {instead} is asked instead"
-        for ask, instead in zip(wanted, asked, strict=True)
-        if ask is not instead
-    ]
+    spare = len(plan.keys) - len(wanted)
+    notes = [f"keys of --key-file that are not used: {spare} (--tenants says how many tenants ask)"] if spare else []
+    return tenants, dict(zip(wanted, plan.keys, strict=False)), notes
 
 
 # ---- the result --------------------------------------------------------------------------------------------------
@@ -283,6 +255,7 @@ def _asked(plan: Plan, asks: tuple[Ask, ...], *, tenants: int, notes: tuple[str,
         target=plan.target,
         scenario=plan.scenario.name,
         about=plan.scenario.about,
+        scenario_text=plan.scenario.text,
         requests=tuple(dict.fromkeys(map(str, asks))),
         load=plan.load,
         model="open" if plan.load.rate is not None else "closed",

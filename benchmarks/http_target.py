@@ -1,7 +1,7 @@
 """REST as a target: what a scenario asks, as requests, and what the answers mean."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +10,7 @@ import orjson
 from benchmarks.account import GARBAGE, Answer
 from benchmarks.address import Address
 from benchmarks.client import Client, Failed, Response
-from benchmarks.scenario import HOSTILE_TENANT, Ask, Scenario
+from benchmarks.scenario import Ask
 from benchmarks.schedule import Request
 from engine.errors import Code
 from sandbox.outcome import Outcome
@@ -66,6 +66,8 @@ def message_of(ask: Ask, number: int) -> tuple[str, str, bytes | None]:
             path = f"/agents/{quote(ask.what, safe='')}/prompt"
         case "tool":
             path = f"/tools/{quote(ask.what, safe='')}"
+        case "publish":
+            return "PUT", f"/agents/{quote(ask.what, safe='')}", json.dumps(ask.package(number)).encode()
     return "POST", path, json.dumps(ask.numbered(number)).encode()
 
 
@@ -82,34 +84,3 @@ def outcome_of(response: Response, ask: Ask) -> str:
     error = value.get("error") if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     return outcome_of_code(code, f"http_{response.status}")
-
-
-class Unfit(Exception):
-    """The server cannot answer what the scenario asks. One line, for the user."""
-
-
-def fitted(asks: Sequence[Ask], agents: Sequence[str], tools: Sequence[str], scenario: Scenario) -> list[Ask]:
-    """What to ask of a server that has these: the scenario's requests, or what stands in for those it does not have.
-
-    Raises Unfit when something is missing and nothing stands in for it.
-    """
-    found = []
-    for ask in asks:
-        known = {"agent": agents, "tool": tools}.get(ask.kind)
-        if known is None or ask.what in known:
-            found.append(ask)
-        elif ask.otherwise is not None:
-            found += fitted([ask.otherwise], agents, tools, scenario)
-        else:
-            given = "hostile" if ask.tenant == HOSTILE_TENANT else scenario.given
-            how = "" if scenario.own else f"; `engine bench scenarios {given}` prints what to add to its configuration"
-            raise Unfit(f"the server has no {ask.kind} {ask.what!r}, which the scenario asks for{how}")
-    return found
-
-
-def names_in(value: Any, key: str) -> list[str] | None:
-    """The names in a list such as `{"agents": [{"name": ...}]}`; None when it is not one."""
-    listed = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(listed, list):
-        return None
-    return [each["name"] for each in listed if isinstance(each, dict) and isinstance(each.get("name"), str)]

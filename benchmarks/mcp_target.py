@@ -5,6 +5,7 @@ The client is as light as for REST: it knows the few messages that a load needs 
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -12,7 +13,7 @@ import orjson
 from benchmarks.account import GARBAGE, Answer
 from benchmarks.address import Address
 from benchmarks.client import Client, Failed, Response
-from benchmarks.http_target import outcome_of_code
+from benchmarks.http_target import HttpTarget, outcome_of_code
 from benchmarks.scenario import Ask
 from benchmarks.schedule import Request
 from sandbox.outcome import Outcome
@@ -39,6 +40,7 @@ class McpTarget:
 
     def __init__(self, address: Address, era: Era, keys: Mapping[str, str] | None = None) -> None:
         self._client = Client(address)
+        self._rest = HttpTarget(rest_of(address), keys)
         self._path = f"?{address.query}" if address.query else ""
         self._era = era
         self._keys = {name: [("authorization", f"Bearer {key}")] for name, key in (keys or {}).items()}
@@ -67,16 +69,16 @@ class McpTarget:
         await self._post("notifications/initialized", {}, None, tenant)
         return None
 
-    async def list(self, what: Literal["tools", "prompts"], tenant: str | None = None) -> list[str] | None:
-        """The names of all tools or prompts; None when the server lists them otherwise. Raises Failed."""
+    async def list(self, what: Literal["tools", "prompts"], tenant: str | None = None) -> list[str]:
+        """The names of all tools or prompts. Raises Failed, also when the server lists them otherwise."""
         names: list[str] = []
         params: dict[str, Any] = {}
         for _ in range(_PAGES):
-            found = message_in(await self._post(f"{what}/list", params, 1, tenant)) or {}
-            result = found.get("result")
+            response = await self._post(f"{what}/list", params, 1, tenant)
+            result = (message_in(response) or {}).get("result")
             listed = result.get(what) if isinstance(result, dict) else None
             if not isinstance(result, dict) or not isinstance(listed, list):
-                return None
+                raise Failed(outcome_of(response))
             names += [str(each.get("name")) for each in listed if isinstance(each, dict)]
             if not isinstance(cursor := result.get("nextCursor"), str):
                 break
@@ -84,7 +86,9 @@ class McpTarget:
         return names
 
     async def send(self, request: Request) -> Answer:
-        """Ask, and tell how it ended."""
+        """Ask, and tell how it ended. What MCP has no form for, publishing, goes to the same server over REST."""
+        if request.ask.kind == "publish":
+            return await self._rest.send(request)
         method, params = message_of(request.ask, request.number)
         try:
             response = await self._post(method, params, request.number + 1, request.tenant)
@@ -94,6 +98,7 @@ class McpTarget:
 
     def close(self) -> None:
         self._client.close()
+        self._rest.close()
 
     async def _post(self, method: str, params: dict[str, Any], number: int | None, tenant: str | None) -> Response:
         headers = [_ACCEPT, *self._keys.get(tenant or "", ())]
@@ -110,6 +115,11 @@ class McpTarget:
         if number is not None:
             message["id"] = number
         return await self._client.request("POST", self._path, json.dumps(message).encode(), headers)
+
+
+def rest_of(address: Address) -> Address:
+    """Where a server that speaks MCP at this address speaks REST."""
+    return replace(address, path=address.path.removesuffix("/mcp"), query="")
 
 
 def message_of(ask: Ask, number: int) -> tuple[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ Every layer and limit is in effect, as configured. A run's result tells what it 
 """
 
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from agents.failure import RunFailed
 from agents.service import Service, open_service
 from benchmarks import documents
 from benchmarks.account import Answer
-from benchmarks.http_target import Unfit, outcome_of_code
-from benchmarks.scenario import Ask, Scenario
+from benchmarks.fitting import Unfit
+from benchmarks.http_target import outcome_of_code
+from benchmarks.scenario import Scenario
 from benchmarks.schedule import Request
 from engine.config import LoadedConfig, parse_config
+from engine.control.identity import Identity
+from engine.control.records import SCOPES
 from engine.errors import Problem
 from engine.run import CallRecord, RunResult
 from engine.tenant import DEFAULT_TENANT, Tenant
@@ -37,10 +40,16 @@ class PoolTarget:
         call = Call(self._tenant(request.tenant), on_call=calls.append)
         result: RunResult | None = None
         try:
-            if ask.kind == "agent":
-                result = (await self._service.resolve(ask.what, ask.numbered(request.number), call)).run
-            else:
-                result = (await self._service.call_tool(ask.what, ask.numbered(request.number), call)).run
+            async with self._service.at_hand(call.tenant):
+                match ask.kind:
+                    case "publish":
+                        who = Identity(call.tenant, None, frozenset(SCOPES), operator=True)
+                        body = ask.package(request.number)
+                        await self._service.publishing.publish(call.tenant, who, "agent", ask.what, body)
+                    case "agent":
+                        result = (await self._service.resolve(ask.what, ask.numbered(request.number), call)).run
+                    case _:
+                        result = (await self._service.call_tool(ask.what, ask.numbered(request.number), call)).run
             outcome = "ok"
         except RunFailed as failed:
             result, outcome = failed.result, failed.result.outcome.value
@@ -69,8 +78,14 @@ async def open_pool_service(scenario: Scenario, own: LoadedConfig) -> AsyncItera
     """A service for the scenario: `[sandbox]`, `[limits]` and `[retrieval]` of the user's configuration with the
     scenario's scripts and documents; or with `own = true` the user's configuration as it is.
 
-    Raises ConfigError, StoreError, SandboxUnavailable and Unfit (a script of the scenario does not load).
+    Raises ConfigError, StoreError, SandboxUnavailable and Unfit (a script of the scenario does not load; or it would
+    publish into the user's own control store).
     """
+    if scenario.own and scenario.publishes:
+        raise Unfit(
+            "with own = true, a pool would publish into your own control store: bring the scripts along in [config], "
+            "or use `engine bench http`"
+        )
     with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
         loaded = own if scenario.own else scenario_config(scenario, own, Path(folder))
         if not scenario.own:
@@ -78,29 +93,31 @@ async def open_pool_service(scenario: Scenario, own: LoadedConfig) -> AsyncItera
                 for batch in documents.batches():
                     await store.apply(batch)
         async with open_service(loaded) as service:
-            check(scenario.asks, service)
+            check(scenario, service)
             yield service
 
 
 def scenario_config(scenario: Scenario, own: LoadedConfig, folder: Path) -> LoadedConfig:
     """The configuration of a pool that runs the scenario's scripts, with a store in `folder`. Raises ConfigError."""
     config, warnings = parse_config(
-        scenario.server_config(everyone=True), environ={}, cwd=folder, shown_as=f"the scenario {scenario.name!r}"
+        scenario.server_config(), environ={}, cwd=folder, shown_as=f"the scenario {scenario.name!r}"
     )
     taken = {"sandbox": own.config.sandbox, "limits": own.config.limits, "retrieval": own.config.retrieval}
     return LoadedConfig(config.model_copy(update=taken), None, folder, warnings)
 
 
-def check(asks: Sequence[Ask], service: Service) -> None:
-    """Whether the service can answer all of these. Raises Unfit."""
+def check(scenario: Scenario, service: Service) -> None:
+    """Whether the service can answer all that the scenario asks. Raises Unfit."""
     if service.failures:
         failure = service.failures[0]
         raise Unfit(f"{failure.kind} {failure.name} did not load: {failure.message}")
+    published = [ask.what for ask in scenario.asks if ask.kind == "publish"]
     known = {
-        "agent": [info.name for info in service.list_agents(DEFAULT_TENANT)],
+        "agent": [*published, *(info.name for info in service.list_agents(DEFAULT_TENANT))],
         "tool": [info.name for info in service.list_tools(DEFAULT_TENANT)],
+        "publish": published,
     }
-    for ask in asks:
+    for ask in scenario.asks:
         if ask.kind not in known:
             raise Unfit(f"{ask} is asked of a server: use `engine bench http`")
         if ask.what not in known[ask.kind]:

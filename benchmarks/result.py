@@ -16,11 +16,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked of whom, as the result tells it. `requests` are told in words."""
+    """What was asked of whom, as the result tells it. `requests` are told in words, `scenario_text` is their file."""
 
     target: str
     scenario: str
     about: str
+    scenario_text: str
     requests: tuple[str, ...]
     load: Load
     model: str
@@ -57,6 +58,7 @@ def result_of(
         "era": asked.era,
         "scenario": asked.scenario,
         "about": asked.about,
+        "scenario_text": asked.scenario_text,
         "requests": list(asked.requests),
         "load": load_as_json(asked),
         "latency": account.latencies.summary(),

@@ -2,7 +2,8 @@
 
 The shipped ones are in `scenarios/`. A file says which requests are made and how often, and has the configuration that
 a server needs to answer them (`[config]`, the same tables as in engine.toml, paths relative to the file). With
-`own = true` the requests name agents and tools of the user's own configuration, and there is no `[config]`.
+`own = true` the requests name agents and tools of the user's own configuration, and there is no `[config]`. A request
+may also publish versions of an agent, for others to call.
 """
 
 import tomllib
@@ -15,19 +16,19 @@ from engine.config import nearest
 
 FOLDER = Path(__file__).with_name("scenarios")
 
-# Known names that cannot run yet, with the reason.
-UNAVAILABLE = {"churn": "it publishes agents while they are called, and this version cannot publish"}
-
-Kind = Literal["agent", "tool", "get", "front_end"]
+Kind = Literal["agent", "tool", "get", "publish", "front_end"]
 
 # Who sends the requests of --hostile.
 HOSTILE_TENANT = "hostile"
 
 _EVERYONE = {"tenants": ["*"]}
 
+# What the script of a published version is called in its package.
+_MAIN = "main.lua"
+
 # A request that stands in a file, in the order in which they are told to people.
-_KINDS: tuple[Kind, ...] = ("agent", "tool", "get", "front_end")
-_REQUEST_KEYS = (*_KINDS, "name", "arguments", "weight", "expect", "tenant", "beside", "from", "otherwise")
+_KINDS: tuple[Kind, ...] = ("agent", "tool", "get", "publish", "front_end")
+_REQUEST_KEYS = (*_KINDS, "script", "name", "arguments", "weight", "expect", "tenant", "beside", "from", "otherwise")
 _KEYS = ("about", "model", "rate", "own", "tenants", "zipf", "needs_tenants", "idle_s", "requests", "config")
 
 
@@ -40,15 +41,18 @@ class Ask:
     """One kind of request.
 
     `what` is the name of an agent or tool, or the path of a `get`; `front_end` asks the server for the cheapest answer
-    that runs nothing (`GET /health`, MCP `tools/list`). `{n}` in a text of `arguments` is replaced by the number of the
-    request. `expect` are the outcomes that are right; any other counts as an error. `weight` is the share among the
-    requests of `--rate`; with `beside` the request comes in addition, at so many times that rate, from the share
-    `start` of the measured time on. `otherwise` is asked of a server that does not have `what`.
+    that runs nothing (`GET /health`, MCP `tools/list`). `publish` publishes a version of the agent `what`, whose script
+    is the file `script`. `{n}` in a text of `arguments` is replaced by the number of the request. `expect` are the
+    outcomes that are right; any other counts as an error. `weight` is the share among the requests of `--rate`; with
+    `beside` the request comes in addition, at so many times that rate, from the share `start` of the measured time on.
+    `otherwise` is asked of a server that does not have `what`.
     """
 
     name: str
     kind: Kind
     what: str = ""
+    script: str = ""
+    source: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     weight: float = 1.0
     expect: tuple[str, ...] = ("ok",)
@@ -64,10 +68,19 @@ class Ask:
         """The arguments of the request of this number."""
         return {key: _numbered(value, str(number)) for key, value in self.arguments.items()}
 
+    def package(self, number: int) -> dict[str, Any]:
+        """What the request of this number publishes, as `PUT /agents/NAME` takes it: `arguments` are its `config`."""
+        return {
+            "version": str(number + 1),
+            "main": _MAIN,
+            "files": {_MAIN: self.source},
+            "config": self.numbered(number),
+        }
+
     @property
     def varies(self) -> bool:
         """Whether requests differ from each other."""
-        return self.numbered(0) != self.numbered(1)
+        return self.kind == "publish" or self.numbered(0) != self.numbered(1)
 
 
 def _numbered(value: Any, number: str) -> Any:
@@ -82,7 +95,8 @@ def _numbered(value: Any, number: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One scenario. `given` is how it was asked for, a name or a file; `rate` (requests a second) is its default.
+    """One scenario. `given` is how it was asked for, a name or a file; `text` is its file, without the scripts; `rate`
+    (requests a second) is its default.
 
     `zipf` and `tenant_zipf` are the exponents by which requests (beside their weights) and tenants are chosen, in their
     order; 0 means evenly. `config` is what a server needs: its tables in the form of engine.toml, with absolute paths.
@@ -91,6 +105,7 @@ class Scenario:
     name: str
     given: str
     about: str
+    text: str = ""
     asks: tuple[Ask, ...]
     model: Literal["load", "cold"] = "load"
     rate: float = 50.0
@@ -102,11 +117,23 @@ class Scenario:
     idle_s: float = 0.5
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    def server_config(self, *, everyone: bool = False) -> str:
-        """The lines that a server's configuration needs. With `everyone` every tenant gets the scripts."""
+    @property
+    def publishes(self) -> bool:
+        """Whether some of its requests publish."""
+        return any(ask.kind == "publish" for ask in self.asks)
+
+    def scripts(self) -> list[Path]:
+        """The files that the scenario brings along, sorted."""
+        groups = [group for sections in self.config.values() for group in sections.values()]
+        entries = [entry for group in groups for entry in group.values()]
+        given = [*(entry.get("path") for entry in entries), *(ask.script for ask in self.asks)]
+        return sorted({Path(path) for path in given if path})
+
+    def server_config(self) -> str:
+        """The lines that a server's configuration needs. Every tenant gets the scripts, where there are several."""
         tables = {
             kind: {
-                section: {name: entry | (_EVERYONE if everyone else {}) for name, entry in entries.items()}
+                section: {name: entry | _EVERYONE for name, entry in entries.items()}
                 for section, entries in sections.items()
             }
             for kind, sections in self.config.items()
@@ -154,14 +181,12 @@ def weights(asks: Sequence[Ask], zipf: float) -> list[float]:
 
 
 def names() -> list[str]:
-    """The shipped scenarios that can run, sorted."""
+    """The shipped scenarios, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load(name: str) -> Scenario:
     """A shipped scenario by its name, or one from a file: what ends in .toml. Raises ScenarioError."""
-    if name in UNAVAILABLE:
-        raise ScenarioError(f"the scenario {name!r} is not available: {UNAVAILABLE[name]}")
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and name not in names():
         known = names()
@@ -190,7 +215,10 @@ def parse(text: str, name: str, folder: Path) -> Scenario:
     requests = raw.get("requests")
     if not isinstance(requests, list) or not requests or not all(isinstance(each, dict) for each in requests):
         raise ScenarioError(f"{name}: requests: expected at least one [[requests]] table")
-    asks = tuple(_ask(_Table(each, f"{name}: requests[{i}]"), {}) for i, each in enumerate(requests))
+    asks = tuple(_ask(_Table(each, f"{name}: requests[{i}]"), folder, {}) for i, each in enumerate(requests))
+    published = [ask.what for ask in asks if ask.kind == "publish"]
+    if twice := next((what for what in published if published.count(what) > 1), None):
+        raise ScenarioError(f"{name}: two requests publish {twice!r}; a version is published once")
     if all(ask.beside is not None for ask in asks):
         raise ScenarioError(f"{name}: every request has `beside`; at least one must not, to have the rate of --rate")
     config = _config(raw.get("config", {}), name, folder)
@@ -205,6 +233,7 @@ def parse(text: str, name: str, folder: Path) -> Scenario:
         name=name,
         given=name,
         about=table.text("about", ""),
+        text=text,
         asks=asks,
         model=model,
         rate=table.number("rate", 50.0, least=0.001, most=1e6),
@@ -270,7 +299,7 @@ class _Table:
         return float(value)
 
 
-def _ask(table: _Table, inherited: Mapping[str, Any]) -> Ask:
+def _ask(table: _Table, folder: Path, inherited: Mapping[str, Any]) -> Ask:
     table.only(_REQUEST_KEYS)
     kinds = [kind for kind in _KINDS if kind in table.raw]
     if len(kinds) != 1:
@@ -281,8 +310,9 @@ def _ask(table: _Table, inherited: Mapping[str, Any]) -> Ask:
         raise ScenarioError(f"{table.where}: front_end: expected true")
     if kind == "get" and not what.startswith("/"):
         raise ScenarioError(f"{table.where}: get: expected a path such as '/health', got {what!r}")
-    if kind in ("agent", "tool") and not what:
+    if kind in ("agent", "tool", "publish") and not what:
         raise ScenarioError(f"{table.where}: {kind}: expected a name, got {what!r}")
+    script, source = _script(table, kind, folder)
     arguments = table.raw.get("arguments", {})
     if not isinstance(arguments, dict):
         raise ScenarioError(f"{table.where}: arguments: expected a table, got {arguments!r}")
@@ -306,10 +336,27 @@ def _ask(table: _Table, inherited: Mapping[str, Any]) -> Ask:
     return Ask(
         kind=kind,
         what=what,
+        script=script,
+        source=source,
         arguments=arguments,
-        otherwise=None if otherwise is None else _ask(_Table(otherwise, f"{table.where}: otherwise"), same),
+        otherwise=None if otherwise is None else _ask(_Table(otherwise, f"{table.where}: otherwise"), folder, same),
         **settings,
     )
+
+
+def _script(table: _Table, kind: Kind, folder: Path) -> tuple[str, str]:
+    """The file of the script that a request publishes, and its text; empty for one that publishes nothing."""
+    given = table.text("script", "")
+    if bool(given) != (kind == "publish"):
+        raise ScenarioError(f"{table.where}: script: expected with `publish`, and with nothing else: a path")
+    if not given:
+        return "", ""
+    path = folder / given
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ScenarioError(f"{table.where}: script: cannot read {path}: {why}") from None
 
 
 # ---- writing ----------------------------------------------------------------------------------------------------

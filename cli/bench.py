@@ -100,6 +100,12 @@ Rate = Annotated[
     float | None,
     Parameter(help="Open model: so many requests a second, whatever the target does. Default: the scenario's."),
 ]
+# What a server runs with is not to be seen from outside, so only a file that is named counts: one that happens to be
+# found here may be of another engine.
+ServerConfig = Annotated[
+    Path | None,
+    Parameter(name="--config", help="What the server runs with, to be kept in the result.", negative=()),
+]
 EraOption = Annotated[Era, Parameter(help="The revision 2026-07-28, or the ones that begin with a handshake.")]
 _ASKING, _KEEPING, _REACHING = Asking(), Keeping(), Reaching()
 
@@ -121,9 +127,10 @@ async def http(
     asking: Asking = _ASKING,
     keeping: Keeping = _KEEPING,
     reaching: Reaching = _REACHING,
+    config: ServerConfig = None,
 ) -> int:
     """Load a server over REST."""
-    return await _once(_plan("http", url, rate, asking, reaching), keeping)
+    return await _once(_plan("http", url, rate, asking, reaching, config=config), keeping)
 
 
 @app.command
@@ -136,9 +143,10 @@ async def mcp(
     asking: Asking = _ASKING,
     keeping: Keeping = _KEEPING,
     reaching: Reaching = _REACHING,
+    config: ServerConfig = None,
 ) -> int:
     """Load a server over MCP."""
-    return await _once(_plan("mcp", url, rate, asking, reaching, era=era), keeping)
+    return await _once(_plan("mcp", url, rate, asking, reaching, era=era, config=config), keeping)
 
 
 @app.command
@@ -227,15 +235,13 @@ def scenarios(
     copy: Annotated[Path | None, Parameter(help="Write its files into this folder, to be changed.")] = None,
 ) -> None:
     """List the scenarios, or print what one adds to a server's configuration."""
-    from benchmarks.scenario import FOLDER, UNAVAILABLE, ScenarioError, names
+    from benchmarks.scenario import FOLDER, ScenarioError, names
     from benchmarks.scenario import load as load_scenario
 
     if name is None:
         if copy is not None:
             raise Exit(UNUSABLE, "--copy needs the name of a scenario")
         table(((each, load_scenario(each).about) for each in names()), indent="")
-        for each, reason in UNAVAILABLE.items():
-            note(f"not available: {each} ({reason})")
         return
     try:
         scenario = load_scenario(name)
@@ -247,13 +253,7 @@ def scenarios(
         return
     if name not in names():
         raise Exit(UNUSABLE, "--copy takes the name of a scenario, not a file")
-    scripts = {
-        str(entry["path"])
-        for sections in scenario.config.values()
-        for entries in sections.values()
-        for entry in entries.values()
-    }
-    files = [FOLDER / f"{name}.toml", *(Path(path) for path in sorted(scripts))]
+    files = [FOLDER / f"{name}.toml", *scenario.scripts()]
     taken = [file.name for file in files if (copy / file.name).exists()]
     if taken:
         raise Exit(UNUSABLE, f"{copy / taken[0]} exists and is left as it is")
@@ -352,7 +352,7 @@ def _without_series(result: dict[str, Any]) -> dict[str, Any]:
 async def _measured(plan: "Plan", watch: "Watch") -> dict[str, Any]:
     from benchmarks.address import AddressError
     from benchmarks.bench import measure
-    from benchmarks.http_target import Unfit
+    from benchmarks.fitting import Unfit
     from benchmarks.processes import ProcessFailed
     from benchmarks.scenario import ScenarioError
 
@@ -402,14 +402,13 @@ def _plan(
         raise Exit(UNUSABLE, str(error)) from None
     if scenario.model == "cold" and (rate is not None or asking.concurrency is not None):
         raise Exit(UNUSABLE, "the scenario 'cold' asks one call at a time: --rate and --concurrency do not go with it")
-    own = None
+    if scenario.publishes and asking.concurrency is not None:
+        raise Exit(UNUSABLE, f"the scenario {scenario.name!r} publishes at a rate: --concurrency does not go with it")
     if target == "run":
         from cli.run import quiet_logs
 
         quiet_logs()
-        own = load(config)
-    elif config is not None:
-        raise Exit(UNUSABLE, "--config is for `run`: a server has its own configuration")
+    own = load(config) if target == "run" or config is not None else None
     if target == "run" and reaching != _REACHING:
         raise Exit(UNUSABLE, "--processes, --allow-remote and --key-file are for servers")
     return Plan(

@@ -86,8 +86,8 @@ def account_of(latencies_ms: list[float], *, rate: float = 10.0, errors: int = 0
 def result_for(account: Recorder, **changed: Any) -> dict[str, Any]:
     """A complete result of that account."""
     asked = Asked(
-        target="http", scenario="noop", about="nothing", requests=("agent noop",), load=account.load, model="open",
-        url="http://127.0.0.1:1", command="engine bench http http://127.0.0.1:1",
+        target="http", scenario="noop", about="nothing", scenario_text="", requests=("agent noop",),
+        load=account.load, model="open", url="http://127.0.0.1:1", command="engine bench http http://127.0.0.1:1",
     )  # fmt: skip
     made = result_of(
         asked, account, OwnFigures(cpu_shares=(0.1,)), Surroundings(machine=MACHINE), elapsed_s=account.load.duration_s,

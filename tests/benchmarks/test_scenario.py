@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import trio
 
+from agents.agent import Call
 from benchmarks.account import Answer
-from benchmarks.http_target import Unfit
+from benchmarks.fitting import Unfit
 from benchmarks.pool_target import PoolTarget, open_pool_service, scenario_config
+from benchmarks.publishing import publish_first
 from benchmarks.scenario import (
     FOLDER,
     HOSTILE_TENANT,
-    UNAVAILABLE,
     Ask,
     Scenario,
     ScenarioError,
@@ -24,6 +25,7 @@ from benchmarks.scenario import (
 )
 from benchmarks.schedule import Request
 from engine.config import Config, LoadedConfig, parse_config
+from engine.tenant import DEFAULT_TENANT
 
 OWN = LoadedConfig(
     parse_config("[sandbox]\nworkers = 2\nreserve = 1\n", environ={}, cwd=Path("/nonexistent"))[0], None, Path("/")
@@ -37,8 +39,9 @@ async def asked(scenario: Scenario) -> dict[str, Answer]:
     with trio.fail_after(60):
         async with open_pool_service(scenario, OWN) as service:
             target = PoolTarget(service)
+            await publish_first(scenario.asks, ["default"], target)
             for ask in scenario.asks:
-                found[ask.name] = await target.send(Request(ask, ask.tenant or "tenant-1", 1))
+                found[ask.name] = await target.send(Request(ask, ask.tenant or "default", 1))
     return found
 
 
@@ -129,7 +132,7 @@ def test_every_scenario_of_the_list_is_there() -> None:
         "noop", "incident", "tool", "host-calls", "cpu", "alloc", "big-result", "mix", "noisy-neighbour", "hostile",
         "cold", "churn",
     }  # fmt: skip
-    assert set(names()) | set(UNAVAILABLE) == wanted
+    assert set(names()) == wanted
 
 
 def test_written_configuration_is_what_was_read() -> None:
@@ -170,7 +173,7 @@ def test_arguments_hold_the_number_of_the_request() -> None:
 
 @pytest.mark.parametrize(("text", "reason"), [
     ("requests = 1", "requests: expected at least one"), ("", "requests: expected at least one"),
-    ("[[requests]]\n", "expected exactly one of agent, tool, get, front_end, got 0"),
+    ("[[requests]]\n", "expected exactly one of agent, tool, get, publish, front_end, got 0"),
     ('[[requests]]\nagent = "a"\ntool = "b"\n', "got 2"), ('[[requests]]\nagent = ""\n', "agent: expected a name"),
     ('[[requests]]\nget = "health"\n', "get: expected a path"), ("[[requests]]\nfront_end = false\n", "expected true"),
     (SMALL + "weight = 0\n", "weight: expected a number from"), (SMALL + "weight = true\n", "weight: expected"),
@@ -184,6 +187,9 @@ def test_arguments_hold_the_number_of_the_request() -> None:
     (SMALL + "[config.server]\nbind = 'x'\n", "config: expected tables"),
     (SMALL + "[config.agents]\na = 1\n", "config: expected tables"),
     (SMALL + "otherwise = { tool = 'x', speed = 1 }\n", "requests.0.: otherwise: unknown key 'speed'"),
+    (SMALL + 'script = "noop.lua"\n', "script: expected with `publish`"),
+    ('[[requests]]\npublish = "a"\n', "script: expected with `publish`"),
+    ('[[requests]]\npublish = "a"\nscript = "none.lua"\n', "cannot read /folder/none.lua: No such file"),
     ("x = ", "not valid TOML"),
 ])  # fmt: skip
 def test_a_wrong_file_says_where_and_what(text: str, reason: str) -> None:
@@ -191,10 +197,48 @@ def test_a_wrong_file_says_where_and_what(text: str, reason: str) -> None:
         parse(text, "mine", Path("/folder"))
 
 
+def test_an_agent_is_published_by_one_request_of_a_scenario(tmp_path: Path) -> None:
+    (tmp_path / "a.lua").write_text("")
+    publish = '[[requests]]\npublish = "a"\nscript = "a.lua"\n'
+    with pytest.raises(ScenarioError, match="two requests publish 'a'"):
+        parse(publish + publish, "mine", tmp_path)
+
+
+def test_what_is_published_differs_from_request_to_request_and_is_not_what_the_script_says(tmp_path: Path) -> None:
+    (tmp_path / "a.lua").write_text("local t = {n}")
+    text = '[[requests]]\npublish = "a"\nscript = "a.lua"\narguments = { round = "no. {n}" }\n'
+    (ask,) = parse(text, "mine", tmp_path).asks
+    assert ask.varies
+    assert [ask.package(number)["version"] for number in (-1, 0, 1)] == ["0", "1", "2"]
+    assert ask.package(7)["config"] == {"round": "no. 7"}
+    assert ask.package(7)["files"] == {"main.lua": "local t = {n}"}
+
+
+async def test_a_pool_does_not_publish_into_the_users_own_control_store(tmp_path: Path) -> None:
+    (tmp_path / "a.lua").write_text("")
+    scenario = parse('own = true\n[[requests]]\npublish = "a"\nscript = "a.lua"\n', "mine", tmp_path)
+    with pytest.raises(Unfit, match="your own control store"):
+        await asked(scenario)
+
+
+async def test_what_is_called_is_what_was_published_last() -> None:
+    scenario = load("churn")
+    call, publish = scenario.asks
+    with trio.fail_after(60):
+        async with open_pool_service(scenario, OWN) as service:
+            target = PoolTarget(service)
+            await publish_first(scenario.asks, ["default"], target)
+            for number in (3, 4):
+                assert (await target.send(Request(publish, "default", number))).outcome == "ok"
+                async with service.at_hand(DEFAULT_TENANT):
+                    prompt = (await service.resolve(call.what, {}, Call(DEFAULT_TENANT))).prompt
+                assert prompt.system == f"This is version {number}."
+
+
 def test_a_scenario_that_is_not_there_says_what_is(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"about = '\xff'")
     for name, reason in (
-        ("nop", "did you mean 'noop'"), ("zzz", "known: alloc, big-result"), ("churn", "cannot publish"),
+        ("nop", "did you mean 'noop'"), ("zzz", "known: alloc, big-result"),
         (str(tmp_path / "none.toml"), "there is no such scenario file"), (str(tmp_path / "latin.toml"), "not UTF-8"),
         ("../../etc/passwd", "unknown scenario"),
     ):  # fmt: skip

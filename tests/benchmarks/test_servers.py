@@ -18,7 +18,8 @@ from benchmarks.account import Answer, Recorder
 from benchmarks.address import Address, AddressError, choose, parse_url, resolve
 from benchmarks.bench import Plan, Watch, measure
 from benchmarks.client import Client
-from benchmarks.http_target import HttpTarget, Unfit
+from benchmarks.fitting import Unfit
+from benchmarks.http_target import HttpTarget
 from benchmarks.load import make_load
 from benchmarks.mcp_target import Era, McpTarget
 from benchmarks.processes import Work, make_together
@@ -410,8 +411,8 @@ async def test_a_server_that_is_no_engine_is_asked_all_the_same() -> None:
         "the server did not say which agents and tools it has; the scenario's are asked for unseen"
     ]
     assert result["server"] is None
-    # Nothing but the two lists was asked beside the load: its own polling must not change what is measured.
-    assert sorted({each.path for each in server.seen}) == ["/agents/bench-cpu/prompt", "/agents/list", "/tools/list"]
+    # Nothing but a list was asked beside the load: its own polling must not change what is measured.
+    assert sorted({each.path for each in server.seen}) == ["/agents/bench-cpu/prompt", "/agents/list"]
 
 
 async def test_what_a_target_cannot_do_is_said_before_it_is_asked(tmp_path: Path) -> None:
@@ -423,7 +424,7 @@ async def test_what_a_target_cannot_do_is_said_before_it_is_asked(tmp_path: Path
             (Plan(target="http", scenario=load("noop"), load=SHORT, url=server.url, tenants=3), "needs a key for each"),
             (
                 Plan(target="http", scenario=load("noop"), load=SHORT, url=server.url, tenants=3, keys=("a",)),
-                "1 keys for",
+                "3 tenants ask, .* --key-file has 1",
             ),
             (Plan(target="mcp", scenario=get, load=SHORT, url=server.url), "no form for"),
         ):

@@ -68,7 +68,11 @@ def bench(*words: str) -> int:
 def test_a_load_prints_a_table_and_keeps_json_and_page(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = bench("http", url, *QUICK, "--json", "r.json", "--html", "r.html", "--fail-if", "errors>0")
+    (tmp_path / "server.toml").write_text(
+        '[limits]\ntimeout_s = 7\n[tenants]\nenabled = true\noperator_key = "op-key"\n'
+    )
+    words = ("--config", "server.toml", "--json", "r.json", "--html", "r.html", "--fail-if", "errors>0")
+    code = bench("http", url, *QUICK, *words)
     printed = capsys.readouterr()
     assert code == 0
     assert "open model: 50 requests a second" in printed.out
@@ -81,6 +85,9 @@ def test_a_load_prints_a_table_and_keeps_json_and_page(
     assert result["outcomes"] == {"ok": 10}
     assert result["load"]["duration_s"] == 0.2
     assert result["machine"].keys() >= {"cores", "kernel", "python", "versions", "commit"}
+    assert result["config"]["limits"]["defaults"]["timeout_s"] == 7
+    assert 'tool = "bench-tool"' in result["scenario_text"]
+    assert "op-key" not in (tmp_path / "r.json").read_text()
     assert "<svg" in (tmp_path / "r.html").read_text()
 
 
@@ -194,12 +201,16 @@ def test_scenarios_are_listed_printed_and_copied(tmp_path: Path, capsys: pytest.
     assert bench("scenarios") == 0
     printed = capsys.readouterr()
     assert "noisy-neighbour" in printed.out
-    assert "not available: churn" in printed.err
+    assert printed.err == ""
     assert bench("scenarios", "cpu") == 0
     assert "[agents.script.bench-cpu]" in capsys.readouterr().out
     assert bench("scenarios", "cpu", "--copy", "mine") == 0
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["cpu.lua", "cpu.toml"]
     capsys.readouterr()
+    assert bench("scenarios", "churn", "--copy", "mine") == 0
+    assert (tmp_path / "mine/churn.lua").exists()
+    assert bench("scenarios", "churn") == 0
+    assert "needs nothing beside what a server has" in capsys.readouterr().out
     assert bench("scenarios", "cpu", "--copy", "mine") == 2
     assert "exists and is left as it is" in capsys.readouterr().err
 
@@ -222,7 +233,8 @@ def test_scenarios_are_listed_printed_and_copied(tmp_path: Path, capsys: pytest.
     (("http", "URL", "--json", "/nowhere/x.json"), "there is no folder"),
     (("http", "URL", "--json", "."), "is a folder"),
     (("http", "URL", "--html=-"), "--html: a file is needed"), (("http", "URL", "--key-file", "none"), "none"),
-    (("http", "URL", "--scenario", "nop"), "did you mean 'noop'"), (("run", "--scenario", "churn"), "not available"),
+    (("http", "URL", "--scenario", "nop"), "did you mean 'noop'"),
+    (("run", "--scenario", "churn", "--concurrency", "2"), "publishes at a rate"),
     (("run", "--scenario", "cold", "--rate", "5"), "do not go with it"),
     (("http", "http://192.0.2.1", "--rate", "1"), "192.0.2.1 is not this machine; a load there needs --allow-remote"),
     (("http", "http://127.0.0.1:1"), "nothing listens at 127.0.0.1:1"), (("http", "nonsense"), "not a URL"),
@@ -230,7 +242,7 @@ def test_scenarios_are_listed_printed_and_copied(tmp_path: Path, capsys: pytest.
     (("ramp", "http", "URL", "--concurrency", "3"), "--concurrency does not go with it"),
     (("ramp", "http", "URL", "--from", "9", "--to", "3"), "--to 3: expected a number from 9"),
     (("ramp", "http", "URL", "--precision", "0"), "--precision 0"),
-    (("ramp", "http", "URL", "--config", "x.toml"), "--config is for `run`"),
+    (("http", "URL", "--config", "x.toml"), "x.toml"), (("ramp", "mcp", "URL", "--config", "x.toml"), "x.toml"),
     (("ramp", "run", "--processes", "2"), "are for servers"), (("compare", "no.json", "no.json"), "no.json"),
 ])  # fmt: skip
 def test_absurd_options_are_refused_with_a_reason(

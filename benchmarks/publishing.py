@@ -1,0 +1,88 @@
+"""Loads that publish, as `churn` does: a name of their own, a version before the first call, nothing active after it.
+
+A name holds a bounded number of versions, and a version never changes. So each load publishes under a new name, and one
+load's versions are never in the way of another's.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from urllib.parse import quote
+
+import orjson
+import trio
+
+from benchmarks.account import GARBAGE, NO_ANSWER
+from benchmarks.address import Address
+from benchmarks.client import Client, Failed, Response
+from benchmarks.fitting import Unfit
+from benchmarks.http_target import outcome_of
+from benchmarks.load import Target
+from benchmarks.processes import Work
+from benchmarks.scenario import Ask
+from benchmarks.schedule import Request
+from sandbox.outcome import Outcome
+
+# The number of the requests before the load: those of the load count from 0.
+_BEFORE = -1
+# How long a server may take to say what is active and to deprecate it.
+_TIMEOUT_S = 5.0
+
+
+def under_new_names(asks: Sequence[Ask]) -> tuple[Ask, ...]:
+    """The requests with every agent that they publish under a name that no load had before."""
+    published = {ask.what for ask in asks if ask.kind == "publish"}
+    suffix = secrets.token_hex(4)
+    return tuple(
+        replace(ask, what=f"{ask.what}-{suffix}") if ask.kind in ("agent", "publish") and ask.what in published else ask
+        for ask in asks
+    )
+
+
+async def publish_first(asks: Sequence[Ask], tenants: Iterable[str], target: Target) -> None:
+    """Publish a version of everything that the load calls, for each tenant. Raises Unfit when that is refused."""
+    for ask in (ask for ask in asks if ask.kind == "publish"):
+        for tenant in tenants if ask.tenant is None else (ask.tenant,):
+            answer = await target.send(Request(ask, tenant, _BEFORE))
+            if answer.outcome != Outcome.OK.value:
+                raise Unfit(
+                    f"the target does not publish the agent {ask.what!r} for {tenant!r}: {answer.outcome}; a server "
+                    "publishes for clients on its own machine, or with keys that have the scope 'publish'"
+                )
+
+
+async def take_out_of_service(work: Work, address: Address) -> list[str]:
+    """Deprecate what the load left active on a server, so that no list shows it. Returns what failed, for people."""
+    client = Client(address)
+    failed = []
+    try:
+        for ask in (ask for ask in work.asks if ask.kind == "publish"):
+            for tenant in work.tenants if ask.tenant is None else (ask.tenant,):
+                try:
+                    with trio.fail_after(_TIMEOUT_S):
+                        await _deprecate_active(client, ask, work.keys.get(tenant))
+                except (Failed, trio.TooSlowError) as error:
+                    why = error.outcome if isinstance(error, Failed) else NO_ANSWER
+                    failed.append(f"the agent {ask.what!r} of {tenant!r} is left as it is on the server: {why}")
+    finally:
+        client.close()
+    return failed
+
+
+async def _deprecate_active(client: Client, ask: Ask, key: str | None) -> None:
+    headers = [("authorization", f"Bearer {key}")] if key is not None else []
+    path = f"/agents/{quote(ask.what, safe='')}/versions"
+    response = await client.request("GET", path, headers=headers)
+    for version in _active_in(response, ask):
+        done = await client.request("POST", f"{path}/{quote(version, safe='')}/deprecate", b"{}", headers)
+        if (outcome := outcome_of(done, ask)) != Outcome.OK.value:
+            raise Failed(outcome)
+
+
+def _active_in(response: Response, ask: Ask) -> list[str]:
+    if (outcome := outcome_of(response, ask)) != Outcome.OK.value:
+        raise Failed(outcome)
+    match orjson.loads(response.body):
+        case {"versions": [*listed]}:
+            return [str(each.get("version")) for each in listed if isinstance(each, dict) and each.get("active")]
+    raise Failed(GARBAGE)
