@@ -202,6 +202,8 @@ def unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     for key in ("target", "scenario", "era"):
         if a.get(key) != b.get(key):
             found.append(f"the {key} differs: {a.get(key)} and {b.get(key)}")
+    if a.get("scenario") == b.get("scenario") and a.get("scenario_text") != b.get("scenario_text"):
+        found.append("the scenario's file was another one")
     for key in ("model", "rate", "concurrency", "spacing", "tenants", "hostile_percent"):
         one, two = a["load"].get(key), b["load"].get(key)
         if one != two:

@@ -335,13 +335,19 @@ async def _ramp(plan: "Plan", search: Any, thresholds: "list[Threshold]", keepin
 def _answer(answer: dict[str, Any]) -> str:
     rules = " or ".join(answer["thresholds"])
     if answer["highest_rate"] is None:
+        if answer["interrupted"]:
+            return "Interrupted before a rate held."
         return f"Not even the first rate holds: {rules}."
     rate = f"{answer['highest_rate']:.4g}"
     if answer["interrupted"]:
         return f"Interrupted. The highest rate that held so far: {rate} a second."
     if answer["limited_by_to"]:
         return f"{rate} a second hold, which is the highest rate that was to be tried (--to)."
-    return f"Highest rate at which none of {rules} holds: {rate} a second (to {answer['precision']:.0%})."
+    found = f"Highest rate at which none of {rules} holds: {rate} a second (to {answer['precision']:.0%})."
+    beyond = [step for step in answer["steps"] if step["rate"] > answer["highest_rate"]]
+    if all(step["because"] == step["result"]["invalid_because"] for step in beyond if not step["held"]):
+        found += "\nIt was the tester that kept up with no more: the target may hold a higher rate."
+    return found
 
 
 def _without_series(result: dict[str, Any]) -> dict[str, Any]:

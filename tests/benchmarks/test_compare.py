@@ -74,6 +74,7 @@ def test_too_little_is_said_to_be_too_little() -> None:
 def test_what_makes_a_comparison_unfair_is_named() -> None:
     a = result(10, "a")
     assert unlike(a, a) == []
+    assert unlike(a, a | {"scenario_text": "rate = 3"}) == ["the scenario's file was another one"]
     b = a | {
         "scenario": "incident", "load": a["load"] | {"rate": 7.0}, "machine": a["machine"] | {"cores": 8, "load": 3.0},
         "valid": False, "invalid_because": ["the tester slept"],

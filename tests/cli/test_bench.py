@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import benchmarks.bench
 from cli.main import run as run_command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +172,33 @@ def test_a_ramp_finds_a_rate_and_tells_every_step(
     assert "Latency by rate" in (tmp_path / "r.html").read_text()
     assert bench("ramp", "http", f"{url}/fails", *words) == 1
     assert "Not even the first rate holds" in capsys.readouterr().out
+
+
+def test_a_ramp_that_ends_with_the_testers_own_lateness_says_so(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(account: Any, tester: Any) -> list[str]:
+        return ["the tester was late"] if account.load.rate > 30 else []
+
+    monkeypatch.setattr("benchmarks.result.doubts", late)
+    words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--precision", "100%")
+    assert bench("ramp", "http", url, *words, "--fail-if", "p50>10s") == 0
+    assert "20 a second (to 100%).\nIt was the tester that kept up with no more" in capsys.readouterr().out
+    assert bench("ramp", "http", url, *words, "--fail-if", "outcome.ok>3", "--fail-if", "errors>99%") == 0
+    assert "It was the tester" not in capsys.readouterr().out
+
+
+def test_a_ramp_that_is_interrupted_at_once_does_not_say_that_no_rate_holds(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = benchmarks.bench.measure
+
+    async def interrupted(plan: Any, watch: Any) -> dict[str, Any]:
+        return await measured(plan, watch) | {"interrupted": True}
+
+    monkeypatch.setattr("benchmarks.bench.measure", interrupted)
+    assert bench("ramp", "http", url, "--duration", "100ms") == 130
+    assert capsys.readouterr().out == "Interrupted before a rate held.\n"
 
 
 def test_two_results_are_compared(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
