@@ -1,55 +1,27 @@
-"""The command line as its users have it: a process, in a directory of its own."""
+"""Fixtures of the command line's tests: it is run in a directory of the test's own."""
 
-import json
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-@dataclass(frozen=True)
-class Ended:
-    """A command line that ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Engine = Callable[..., Ended]
-
-
-def command_line(*arguments: str, cwd: Path, **environ: str) -> Ended:
-    """Run the command line in `cwd`, with an environment that holds nothing of ours but what is given."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
-        cwd=cwd,
-        env=inherited | environ,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
-    assert "Traceback (most recent call last)" not in done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
+from cli_support import Engine, command_line, in_this_process
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    """The command line in `tmp_path`."""
+    """The command line in `tmp_path`, as a process."""
     return partial(command_line, cwd=tmp_path)
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Engine:
+    """The command line in `tmp_path`, in this process."""
+    return in_this_process(tmp_path, monkeypatch, capsys)
 
 
 def write_docs(project: Path) -> Path:

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from cli_support import inherited
 
 import benchmarks.bench
 from cli.main import run as run_command
@@ -54,9 +55,8 @@ def url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in list(os.environ):
-        if name.startswith(("ENGINE_", "CTX_")):
-            monkeypatch.delenv(name)
+    for name in os.environ.keys() - inherited().keys():
+        monkeypatch.delenv(name)
 
 
 QUICK = ("--rate", "50", "--duration", "200ms", "--warm-up", "0s")
@@ -293,11 +293,10 @@ def test_a_file_without_keys_is_refused(
 
 
 def test_ctrl_c_prints_and_keeps_what_there_is(url: str, tmp_path: Path) -> None:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, "bench", "http", url, "--rate", "100", "--duration", "10m", "--warm-up",
          "0s", "--json", "r.json", "--html", "r.html"],
-        cwd=tmp_path, env=environ | {"PYTHONPATH": str(ROOT)}, text=True,
+        cwd=tmp_path, env=inherited() | {"PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
+from cli_support import inherited
 
 from agents.failure import RunFailed
 from agents.loader import LoadFailure
@@ -304,10 +305,9 @@ class Live:
     """A `dev` command under way, in a process group of its own as a shell would start it."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "cli.main", *arguments],
-            cwd=folder, env=inherited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+            cwd=folder, env=inherited(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
             start_new_session=True,
         )  # fmt: skip
         self._lines: queue.Queue[str] = queue.Queue()

@@ -6,14 +6,12 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from cli_support import Engine
 
-from cli.main import run
 from cli.mcp_config import CLIENTS, ClientName, Local, Remote, mcp_address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,33 +19,10 @@ KEY = "sk-this-is-the-key-itself"
 TENANTS = '[tenants]\nenabled = true\nstore = "tenants.sqlite"\noperator_key = "operator-key-of-the-test"\n'
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A command line that ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Engine = Callable[..., Ended]
-
-
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Engine:
-    """The command line in `tmp_path`, as that of conftest.py but in this process, which is quicker."""
-    monkeypatch.chdir(tmp_path)
-    for key in os.environ:
-        if key.startswith(("ENGINE_", "CTX_")):
-            monkeypatch.delenv(key)
-
-    def command_line(*arguments: str, **environ: str) -> Ended:
-        for key, value in environ.items():
-            monkeypatch.setenv(key, value)
-        code = run(arguments)
-        return Ended(code, *capsys.readouterr())
-
-    return command_line
+def engine(quick: Engine) -> Engine:
+    """The command line in this process."""
+    return quick
 
 
 every_client = pytest.mark.parametrize("client", get_args(ClientName))

@@ -2,20 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-import structlog.testing
+from cli_support import Engine
 
-from cli.main import run as run_command
 from cli.output import Exit
 from cli.package import read_package
-
-Engine = Callable[..., Any]
 
 CONFIG = """
 [db]
@@ -41,19 +35,6 @@ def write(folder: Path, version: str, grants: str = "", **files: str) -> Path:
     return package
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A command line that ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "engine.toml").write_text(CONFIG)
@@ -61,21 +42,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """The command line in the project, in this process: it is called often here, and starting Python takes time."""
-    monkeypatch.chdir(project)
-    # What commands do about the log would last for the tests that follow.
-    monkeypatch.setattr("cli.run.quiet_logs", lambda: None)
-    structlog.configure(processors=[structlog.testing.LogCapture()], cache_logger_on_first_use=False)
-
-    def run(*arguments: str) -> Ended:
-        capsys.readouterr()
-        code = run_command(list(arguments))
-        said = capsys.readouterr()
-        return Ended(code, said.out, said.err)
-
-    yield run
-    structlog.reset_defaults()
+def engine(project: Path, quick: Engine) -> Engine:
+    """The command line in the project, in this process: it is called often here."""
+    return quick
 
 
 def system(engine: Engine, *more: str) -> Any:

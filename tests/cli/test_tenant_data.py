@@ -1,15 +1,11 @@
 """Whose data: `--tenant NAME` of the commands that fill, search and show a store; the quota that a sync stops at."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 import trio
+from cli_support import Engine
 
-from cli.main import run
 from engine.config import load_config
 from engine.control.store import open_configured
 
@@ -31,28 +27,13 @@ tenants = ["acme"]
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return orjson.loads(self.out)
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line, in a project with two tenants, one of which may store little."""
+def engine(tmp_path: Path, quick: Engine) -> Engine:
+    """The command line in this process, in a project with two tenants, one of which may store little."""
     (tmp_path / "engine.toml").write_text(CONFIG)
     for name in ("house", "theirs", "common"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.md").write_text(f"# {name}\n\nWords of {name}.\n")
-    monkeypatch.chdir(tmp_path)
     loaded = load_config(None, environ={}, cwd=tmp_path)
 
     async def create() -> None:
@@ -61,22 +42,15 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             await control.create_tenant("small", actor="cli", quotas={"stored_bytes": 100_000})
 
     trio.run(create)
-    capsys.readouterr()
-
-    def command(*arguments: str) -> Ended:
-        code = run(arguments)
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
-
-    return command
+    return quick
 
 
-def found(engine: Command, *tenant: str) -> list[str]:
+def found(engine: Engine, *tenant: str) -> list[str]:
     return sorted(hit["source_id"] for hit in engine("search", "words", "--json", *tenant).json["results"])
 
 
 def test_a_sync_fills_the_store_of_its_tenant_from_that_tenants_connectors_alone(
-    engine: Command, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     synced = {report["source"] for report in engine("sync", "all", "--json", "--tenant", "acme").json["sources"]}
     assert synced == {"filesystem:theirs", "filesystem:common"}
@@ -88,7 +62,7 @@ def test_a_sync_fills_the_store_of_its_tenant_from_that_tenants_connectors_alone
     assert found(engine, "--tenant", "acme") == ["common.md", "theirs.md"]
 
 
-def test_a_connector_of_another_tenant_is_as_unknown_as_none(engine: Command) -> None:
+def test_a_connector_of_another_tenant_is_as_unknown_as_none(engine: Engine) -> None:
     for label in ("filesystem:house", "filesystem:none"):
         ended = engine("sync", label, "--tenant", "acme")
         assert ended.code == 2
@@ -97,7 +71,7 @@ def test_a_connector_of_another_tenant_is_as_unknown_as_none(engine: Command) ->
         )
 
 
-def test_documents_sources_and_totals_are_the_tenants_own(engine: Command) -> None:
+def test_documents_sources_and_totals_are_the_tenants_own(engine: Engine) -> None:
     engine("sync", "all", "--tenant", "acme")
     engine("sync", "all")
     (theirs,) = [
@@ -119,7 +93,7 @@ def test_documents_sources_and_totals_are_the_tenants_own(engine: Command) -> No
     assert {each["source_id"] for each in exported["documents"]} == {"common.md", "theirs.md"}
 
 
-def test_lists_and_calls_are_made_for_the_tenant(engine: Command) -> None:
+def test_lists_and_calls_are_made_for_the_tenant(engine: Engine) -> None:
     assert [each["name"] for each in engine("agent", "list", "--json", "--tenant", "acme").json["agents"]] == [
         "reviewer"
     ]
@@ -138,12 +112,12 @@ def test_lists_and_calls_are_made_for_the_tenant(engine: Command) -> None:
         ("agent", "test", "reviewer"), ("tool", "list"), ("tool", "test", "search", "--param", "query=x"),
     ],
 )  # fmt: skip
-def test_every_command_refuses_a_tenant_that_there_is_not(engine: Command, arguments: tuple[str, ...]) -> None:
+def test_every_command_refuses_a_tenant_that_there_is_not(engine: Engine, arguments: tuple[str, ...]) -> None:
     ended = engine(*arguments, "--tenant", "nobody")
     assert (ended.code, ended.out, ended.err.strip()) == (2, "", "error: unknown tenant 'nobody'")
 
 
-def test_a_sync_stops_at_what_its_tenant_may_store_and_keeps_what_came_before(engine: Command, tmp_path: Path) -> None:
+def test_a_sync_stops_at_what_its_tenant_may_store_and_keeps_what_came_before(engine: Engine, tmp_path: Path) -> None:
     assert engine("sync", "all", "--tenant", "small").code == 0
     (tmp_path / "common" / "large.md").write_text("many words " * 50_000)
     ended = engine("sync", "all", "--tenant", "small")

@@ -11,15 +11,13 @@ import stat
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from cli_support import Engine
 
-from cli.main import run
 from engine.config import parse_config
 from engine.control.store import open_configured
 
@@ -27,34 +25,11 @@ SECRETS_KEY = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 CONFIG = f'[tenants]\nenabled = true\nsecrets_key = "{SECRETS_KEY}"\n'
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line in `tmp_path`, or in `cwd`, with `stdin` as its input."""
+def engine(tmp_path: Path, quick: Engine) -> Engine:
+    """The command line in this process, where tenants are on."""
     (tmp_path / "engine.toml").write_text(CONFIG)
-
-    def command(*arguments: str, stdin: bytes = b"", cwd: Path = tmp_path) -> Ended:
-        monkeypatch.chdir(cwd)
-        given = SimpleNamespace(isatty=lambda: False, buffer=io.BytesIO(stdin))
-        monkeypatch.setattr("sys.stdin", given)
-        code = run(arguments)
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
-
-    return command
+    return quick
 
 
 def identity_of(folder: Path, key: str) -> str | None:
@@ -72,7 +47,7 @@ def identity_of(folder: Path, key: str) -> str | None:
 # ---- tenants and keys -------------------------------------------------------------------------------------------
 
 
-def test_a_tenant_is_created_listed_changed_suspended_resumed_and_deleted(engine: Command, tmp_path: Path) -> None:
+def test_a_tenant_is_created_listed_changed_suspended_resumed_and_deleted(engine: Engine, tmp_path: Path) -> None:
     assert engine("tenant", "create", "acme", "--quota", "burst=5", "--ceiling", "timeout_s=2.5").code == 0
     listed = engine("tenant", "list", "--json").json["tenants"]
     assert [(each["name"], each["state"], each["quotas"]) for each in listed] == [
@@ -92,7 +67,7 @@ def test_a_tenant_is_created_listed_changed_suspended_resumed_and_deleted(engine
     assert "acme" not in engine("tenant", "list").out
 
 
-def test_a_key_is_printed_once_and_works_until_it_is_revoked(engine: Command, tmp_path: Path) -> None:
+def test_a_key_is_printed_once_and_works_until_it_is_revoked(engine: Engine, tmp_path: Path) -> None:
     made = engine("key", "create", "default", "--scopes", "use,publish", "--expires", "30d", "--json").json
     assert {"id", "key", "tenant", "scopes", "expires_at"} <= set(made)
     assert made["scopes"] == ["use", "publish"]
@@ -105,7 +80,7 @@ def test_a_key_is_printed_once_and_works_until_it_is_revoked(engine: Command, tm
     assert "revoked" in engine("key", "list", "default").out
 
 
-def test_without_json_a_key_is_all_of_standard_output_so_that_it_can_be_piped(engine: Command, tmp_path: Path) -> None:
+def test_without_json_a_key_is_all_of_standard_output_so_that_it_can_be_piped(engine: Engine, tmp_path: Path) -> None:
     ended = engine("key", "create", "default")
     assert identity_of(tmp_path, ended.out.strip()) == "default"
     assert ended.out.count("\n") == 1
@@ -136,7 +111,7 @@ def test_without_json_a_key_is_all_of_standard_output_so_that_it_can_be_piped(en
         ("tenant import engine.toml", "no export of a tenant"),
     ],
 )
-def test_misuse_is_one_line_and_exit_code_2(engine: Command, command: str, said: str) -> None:
+def test_misuse_is_one_line_and_exit_code_2(engine: Engine, command: str, said: str) -> None:
     ended = engine(*command.split())
     assert ended.code == 2
     assert said in ended.err
@@ -144,7 +119,7 @@ def test_misuse_is_one_line_and_exit_code_2(engine: Command, command: str, said:
     assert ended.out == ""
 
 
-def test_looking_makes_no_file_and_where_tenants_are_off_making_keys_warns(engine: Command, tmp_path: Path) -> None:
+def test_looking_makes_no_file_and_where_tenants_are_off_making_keys_warns(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "engine.toml").write_text("")
     assert engine("tenant", "list", "--json").json["tenants"][0]["name"] == "default"
     assert not (tmp_path / "data").exists()
@@ -156,7 +131,7 @@ def test_looking_makes_no_file_and_where_tenants_are_off_making_keys_warns(engin
 # ---- secrets and audit ------------------------------------------------------------------------------------------
 
 
-def test_a_secret_comes_by_standard_input_and_its_value_is_never_shown(engine: Command, tmp_path: Path) -> None:
+def test_a_secret_comes_by_standard_input_and_its_value_is_never_shown(engine: Engine, tmp_path: Path) -> None:
     given = ("secret", "set", "default", "TOKEN", "--host", "api.example.com", "--host", "*.example.org")
     ended = engine(*given, stdin=b"s3ntinel\n")
     assert (ended.code, ended.out) == (0, "Set: TOKEN of tenant default\n")
@@ -170,13 +145,13 @@ def test_a_secret_comes_by_standard_input_and_its_value_is_never_shown(engine: C
 
 
 @pytest.mark.parametrize(("stdin", "said"), [(b"", "1 to 65536 bytes"), (b"\xff", "not text in UTF-8")])
-def test_a_value_that_is_none_is_refused(engine: Command, stdin: bytes, said: str) -> None:
+def test_a_value_that_is_none_is_refused(engine: Engine, stdin: bytes, said: str) -> None:
     ended = engine("secret", "set", "default", "TOKEN", "--host", "a.example", stdin=stdin)
     assert ended.code == 2
     assert said in ended.err
 
 
-def test_a_secrets_key_that_is_none_is_told_without_showing_it(engine: Command, tmp_path: Path) -> None:
+def test_a_secrets_key_that_is_none_is_told_without_showing_it(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "engine.toml").write_text('[tenants]\nsecrets_key = "hunter2"\n')
     ended = engine("tenant", "list")
     assert ended.code == 2
@@ -184,7 +159,7 @@ def test_a_secrets_key_that_is_none_is_told_without_showing_it(engine: Command, 
     assert "hunter2" not in ended.err
 
 
-def test_the_audit_log_tells_what_was_done_here(engine: Command) -> None:
+def test_the_audit_log_tells_what_was_done_here(engine: Engine) -> None:
     engine("tenant", "create", "acme")
     engine("tenant", "create", "acme")
     engine("key", "create", "acme")
@@ -196,7 +171,7 @@ def test_the_audit_log_tells_what_was_done_here(engine: Command) -> None:
     assert "tenant.create" in engine("audit").out
 
 
-def test_usage_of_tenants_that_used_nothing_is_empty_in_every_form(engine: Command) -> None:
+def test_usage_of_tenants_that_used_nothing_is_empty_in_every_form(engine: Engine) -> None:
     assert engine("tenant", "usage", "--json").json == {"usage": []}
     assert engine("tenant", "usage", "default", "--csv").out.startswith("tenant,agent,key,day,runs,")
     assert engine("tenant", "usage").out.split()[:3] == ["TENANT", "DAY", "AGENT"]
@@ -206,7 +181,7 @@ def test_usage_of_tenants_that_used_nothing_is_empty_in_every_form(engine: Comma
 
 
 @pytest.fixture
-def moved(engine: Command, tmp_path: Path) -> tuple[str, Path, Path]:
+def moved(engine: Engine, tmp_path: Path) -> tuple[str, Path, Path]:
     """A key of the tenant `acme`, an export of it, and a folder that is another machine with the same secrets key."""
     engine("tenant", "create", "acme", "--quota", "burst=5")
     key = engine("key", "create", "acme").out.strip()
@@ -227,7 +202,7 @@ def moved(engine: Command, tmp_path: Path) -> tuple[str, Path, Path]:
 
 
 def test_an_exported_tenant_is_the_same_on_another_machine(
-    engine: Command, moved: tuple[str, Path, Path], tmp_path: Path
+    engine: Engine, moved: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
     key, export, other = moved
     assert stat.S_IMODE(export.stat().st_mode) == 0o600
@@ -248,9 +223,7 @@ def test_an_exported_tenant_is_the_same_on_another_machine(
     assert (over.code, "never overwrites" in over.err) == (2, True)
 
 
-def test_an_import_whose_secrets_do_not_open_here_leaves_nothing(
-    engine: Command, moved: tuple[str, Path, Path]
-) -> None:
+def test_an_import_whose_secrets_do_not_open_here_leaves_nothing(engine: Engine, moved: tuple[str, Path, Path]) -> None:
     key, export, other = moved
     (other / "engine.toml").write_text(CONFIG.replace(SECRETS_KEY, base64.b64encode(b"x" * 32).decode()))
     ended = engine("tenant", "import", str(export), cwd=other)
@@ -301,7 +274,7 @@ def _swap(table: str, column: str, value: Any) -> Callable[[Any], None]:
     ],
 )
 def test_a_forged_export_is_refused_and_leaves_nothing(
-    engine: Command, moved: tuple[str, Path, Path], change: Callable[[Any], None], said: str
+    engine: Engine, moved: tuple[str, Path, Path], change: Callable[[Any], None], said: str
 ) -> None:
     _, export, other = moved
     (other / "forged.tar").write_bytes(forged(export, change))
@@ -310,7 +283,7 @@ def test_a_forged_export_is_refused_and_leaves_nothing(
     assert [each["name"] for each in engine("tenant", "list", "--json", cwd=other).json["tenants"]] == ["default"]
 
 
-def test_a_tar_with_a_link_a_path_or_a_strange_database_in_it_is_refused(engine: Command, tmp_path: Path) -> None:
+def test_a_tar_with_a_link_a_path_or_a_strange_database_in_it_is_refused(engine: Engine, tmp_path: Path) -> None:
     for name, kind, content in (
         ("tenant.json", tarfile.SYMTYPE, b""),
         ("../../etc/x", tarfile.REGTYPE, b"x"),
@@ -330,7 +303,7 @@ def test_a_tar_with_a_link_a_path_or_a_strange_database_in_it_is_refused(engine:
 
 
 def test_a_back_up_made_while_others_write_is_the_engine_of_one_moment(
-    engine: Command, moved: tuple[str, Path, Path], tmp_path: Path
+    engine: Engine, moved: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
     key, _, other = moved
     ended = engine("tenant", "backup", "copy")
@@ -344,7 +317,7 @@ def test_a_back_up_made_while_others_write_is_the_engine_of_one_moment(
     assert (again.code, "never overwrites" in again.err) == (2, True)
 
 
-def test_doctor_looks_at_tenants_without_making_their_store(engine: Command, tmp_path: Path) -> None:
+def test_doctor_looks_at_tenants_without_making_their_store(engine: Engine, tmp_path: Path) -> None:
     assert engine("init").code == 0
     before = {path.name for path in (tmp_path / "data").iterdir() if "control" in path.name}
     assert before == set()
