@@ -16,9 +16,7 @@ Rows take turns, round by round, so that whatever else the machine does hits all
 that are not counted.
 """
 
-import argparse
 import gc
-import json
 import os
 import statistics
 import sys
@@ -33,7 +31,8 @@ import msgspec
 import trio
 
 from benchmarks import machine
-from benchmarks.figures import percentile, positive, table
+from benchmarks.command import Command, tell
+from benchmarks.figures import percentile, table
 from engine.bridge import knowledge
 from engine.config import Config, SandboxConfig
 from engine.engine import Engine, open_engine
@@ -309,17 +308,14 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description="The engine beside its floor.")
-    parser.add_argument("--runs", type=positive, default=3000, help="counted runs of each row (default: 3000)")
-    parser.add_argument("--rounds", type=positive, default=15, help="turns of each row (default: 15)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser = Command("floor", "The engine beside its floor.")
+    parser.add_count("--runs", 3000, "counted runs of each row")
+    parser.add_count("--rounds", 15, "turns of each row")
     options = parser.parse_args()
     rounds = min(options.rounds, options.runs)
     result: dict[str, Any] = {"machine": machine.facts(), "aim": AIM, "runs": options.runs, "rounds": rounds}
     result["placements"] = [trio.run(measure, placement, options.runs, rounds) for placement in placements()]
-    print(report(result))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    tell(report(result), result, options.json)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ round by round; every turn starts with runs that are not counted. Where parent a
 term, so each placement is measured apart.
 """
 
-import argparse
 import gc
-import json
 import os
 import statistics
 import subprocess
@@ -24,14 +22,14 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import trio
 
 from benchmarks import machine
-from benchmarks.figures import percentile, positive, table
+from benchmarks.command import Command, tell
+from benchmarks.figures import percentile, table
 from benchmarks.floor import Placement, Run, pin, placements
 from engine.bridge import HostContext, HostFunction
 from engine.config import Config, SandboxConfig
@@ -190,17 +188,14 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.host_calls", description="What one host call costs.")
-    parser.add_argument("--runs", type=positive, default=200, help="counted runs of each row (default: 200)")
-    parser.add_argument("--rounds", type=positive, default=10, help="turns of each row (default: 10)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser = Command("host_calls", "What one host call costs.")
+    parser.add_count("--runs", 200, "counted runs of each row")
+    parser.add_count("--rounds", 10, "turns of each row")
     options = parser.parse_args()
     rounds = min(options.rounds, options.runs)
     result: dict[str, Any] = {"machine": machine.facts(), "aim": AIM, "runs": options.runs, "rounds": rounds}
     result["placements"] = [trio.run(measure, placement, options.runs, rounds) for placement in placements()]
-    print(report(result))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    tell(report(result), result, options.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Starts `engine serve` with the demo's configuration, a store of its own that is 
 part of what it measures. Rows take turns; every turn starts with requests that are not counted.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -25,7 +24,8 @@ import h11
 import trio
 
 from benchmarks import machine, scenario
-from benchmarks.figures import percentile, positive, table
+from benchmarks.command import Command, tell
+from benchmarks.figures import percentile, table
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "examples" / "engine.toml"
@@ -262,17 +262,14 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.http_latency", description="Latency over HTTP.")
-    parser.add_argument("--requests", type=positive, default=1000, help="counted requests of each row (default: 1000)")
-    parser.add_argument("--rounds", type=positive, default=10, help="turns of each row (default: 10)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser = Command("http_latency", "Latency over HTTP.")
+    parser.add_count("--requests", 1000, "counted requests of each row")
+    parser.add_count("--rounds", 10, "turns of each row")
     options = parser.parse_args()
     rounds = min(options.rounds, options.requests)
     result: dict[str, Any] = {"machine": machine.facts(), "requests": options.requests, "rounds": rounds}
     result["rows"] = trio.run(measure, options.requests, rounds)
-    print(report(result))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    tell(report(result), result, options.json)
 
 
 if __name__ == "__main__":

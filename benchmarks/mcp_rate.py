@@ -16,7 +16,6 @@ FastMCP is no dependency of ours. `--fastmcp-venv DIR` names a folder for it, an
 without that option its rows are left out, and no aim can be read.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -36,7 +35,8 @@ import trio
 from benchmarks import machine, mcp_peers
 from benchmarks.address import Address, AddressError, parse_url, resolve
 from benchmarks.client import Client, Response
-from benchmarks.figures import percentile, positive, table
+from benchmarks.command import Command, tell
+from benchmarks.figures import percentile, table
 from benchmarks.floor import pin
 from benchmarks.http_latency import started
 from benchmarks.mcp_target import VERSIONS, message_in
@@ -397,12 +397,11 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mcp_rate", description="MCP beside FastMCP.")
+    parser = Command("mcp_rate", "MCP beside FastMCP.")
     parser.add_argument("--fastmcp-venv", type=Path, metavar="DIR", help="where FastMCP is, or is to be installed")
-    parser.add_argument("--requests", type=positive, default=4000, help="counted requests of each row (default: 4000)")
-    parser.add_argument("--rounds", type=positive, default=10, help="turns of each row (default: 10)")
-    parser.add_argument("--at-once", type=positive, default=8, help="requests in flight (default: 8)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser.add_count("--requests", 4000, "counted requests of each row")
+    parser.add_count("--rounds", 10, "turns of each row")
+    parser.add_count("--at-once", 8, "requests in flight")
     options = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         parser.error("two cores are needed: one for the front ends and one for the client")
@@ -416,9 +415,7 @@ def main() -> None:
         "at_once": options.at_once,
     }
     result["rows"] = trio.run(measure, python, options.requests, rounds, options.at_once)
-    print(report(result))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    tell(report(result), result, options.json)
 
 
 if __name__ == "__main__":

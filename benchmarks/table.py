@@ -25,8 +25,9 @@ import trio
 
 from benchmarks import bounds, contest, floor, footprint, front_end, machine, peers
 from benchmarks.aims import Aim, Found, counted, replaced, shown
+from benchmarks.command import Command, tell
 from benchmarks.contest import EIGHT, ONE, PACED, ROOT, Contest, ratio
-from benchmarks.figures import positive, table
+from benchmarks.figures import table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 README = ROOT / "README.md"
@@ -283,12 +284,11 @@ def write(name: str, body: str, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.table", description="The table of aims.")
-    parser.add_argument("--rounds", type=positive, default=5, help="interleaved rounds of most parts (default: 5)")
+    parser = Command("table", "The table of aims.")
+    parser.add_count("--rounds", 5, "interleaved rounds of most parts")
     parser.add_argument("--seconds", type=float, default=1.0, help="what is measured of a turn (default: 1)")
     parser.add_argument("--only", action="append", metavar="PART", help="only this part; may be repeated")
     parser.add_argument("--peers", type=Path, default=contest.PEERS_FOLDER, metavar="DIR", help="where peers are")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--write", action="store_true", help="also put the tables into RESULTS.md and README.md")
     options = parser.parse_args()
     if options.seconds <= 0:
@@ -315,16 +315,12 @@ def main() -> None:
         f"{machine.line(facts)}\n{options.rounds} rounds, {options.seconds:g} s measured of a turn; all of it took "
         f"{took_s / 60:.1f} minutes; ratios are medians of the rounds' ratios"
     )
-    print(f"{head}\n\n{shown(found)}\n\n{counted(found)}")
-    if held:
-        print(f"\n{plain_peers(held[0])}")
-    if options.json is not None:
-        figures = [{**asdict(each), "verdict": each.verdict} for each in found]
-        told = {"machine": facts, "rounds": options.rounds, "took_s": round(took_s, 1), "found": figures}
-        options.json.write_text(json.dumps(told, indent=2) + "\n")
+    text = f"{head}\n\n{shown(found)}\n\n{counted(found)}"
+    figures = [{**asdict(each), "verdict": each.verdict} for each in found]
+    told = {"machine": facts, "rounds": options.rounds, "took_s": round(took_s, 1), "found": figures}
+    tell(f"{text}\n\n{plain_peers(held[0])}" if held else text, told, options.json)
     if options.write:
-        aims_text = f"```\n{head}\n\n{shown(found)}\n\n{counted(found)}\n```"
-        write(AIMS_TABLE, aims_text, RESULTS)
+        write(AIMS_TABLE, f"```\n{text}\n```", RESULTS)
         if held:
             write(PEERS_TABLE, peers_table(held[0]), README)
 

@@ -1,0 +1,27 @@
+"""The command line of the benchmarks that are programs of their own: options, the report, the figures in a file."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import positive
+
+
+class Command(argparse.ArgumentParser):
+    """`python -m benchmarks.NAME`: `--json FILE`, and what is added."""
+
+    def __init__(self, name: str, about: str) -> None:
+        super().__init__(prog=f"python -m benchmarks.{name}", description=about)
+        self.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+
+    def add_count(self, option: str, default: int, what: str) -> None:
+        """An option that takes a whole number from 1."""
+        self.add_argument(option, type=positive, default=default, help=f"{what} (default: {default})")
+
+
+def tell(text: str, figures: Any, file: Path | None) -> None:
+    """Print the text, and write the figures to the file, if there is one, as JSON."""
+    print(text)
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=2) + "\n")
