@@ -240,7 +240,8 @@ def _tenants(plan: Plan) -> tuple[tuple[str, ...], dict[str, str], list[str]]:
     wanted = [*(tenants if any(ask.tenant is None for ask in scenario.asks) else ()), *named]
     if len(wanted) > len(plan.keys):
         raise ScenarioError(
-            f"{len(wanted)} tenants ask, and each needs a key of its own: --key-file has {len(plan.keys)}"
+            f"{len(wanted)} tenants ask, and each needs a key of its own: --key-file has {len(plan.keys)} "
+            "(--tenants says how many tenants ask)"
         )
     spare = len(plan.keys) - len(wanted)
     notes = [f"keys of --key-file that are not used: {spare} (--tenants says how many tenants ask)"] if spare else []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
-from cli.output import indented, say, say_json, shortened, table
+from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
 from cli.publish import add_to
 from cli.run import Answered, Kind, call_once, script_path, service_for
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from engine.tenant import Tenant
 
 app = App(name="agent", help="List, test, develop and begin agents.")
-
-# Longer descriptions are cut, so that the columns stay on one line of a terminal.
-_DESCRIPTION_WIDTH = 80
 
 Args = Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())]
 
@@ -75,7 +72,7 @@ async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, ten
         table(
             (
                 agent.name,
-                shortened(agent.description, _DESCRIPTION_WIDTH),
+                shortened(agent.description, DESCRIPTION_WIDTH),
                 f"(tools: {', '.join(agent.tools) or 'none'})",
                 "" if agent.source == "toml" else f"[{agent.source}]",
             )

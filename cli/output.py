@@ -11,6 +11,9 @@ FAILED = 1  # the script, agent, search target or threshold failed; also a bad -
 UNUSABLE = 2  # misuse, unknown name, configuration, or our failure
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
+# Descriptions in lists are cut here, so that the columns stay on one line of a terminal.
+DESCRIPTION_WIDTH = 80
+
 # C0 without tab and newline, DEL and C1: what could move the cursor or write to the clipboard of a terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _C1 = re.compile(r"[\x7f-\x9f]")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
-from cli.output import FAILED, Exit, indented, say_json, shortened, table
+from cli.output import DESCRIPTION_WIDTH, FAILED, Exit, indented, say_json, shortened, table
 from cli.publish import add_to
 from cli.run import Answered, Kind, call_once, only, script_path, service_for
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from engine.tenant import Tenant
 
 app = App(name="tool", help="List, test, develop and begin tools.")
-
-_DESCRIPTION_WIDTH = 80
 
 Params = Annotated[
     list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
@@ -115,7 +113,7 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
         say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
         return
     table(
-        ((tool.name, _type(loaded, tool), shortened(tool.description, _DESCRIPTION_WIDTH)) for tool in tools),
+        ((tool.name, _type(loaded, tool), shortened(tool.description, DESCRIPTION_WIDTH)) for tool in tools),
         heading=("TOOL", "TYPE", "DESCRIPTION"),
         indent="",
     )
