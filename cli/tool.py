@@ -39,7 +39,7 @@ class _Tools(Kind):
 
     def source(self, service: "Service", name: str, who: "Tenant") -> str:
         info = _info(service, name, who)
-        source = _type(service.loaded, info) if info else ""
+        source = _type(service, who, info) if info else ""
         path = script_path(service.loaded, self.section, name)
         return f"{source} ({path})" if path else source
 
@@ -57,11 +57,13 @@ def _info(service: "Service", name: str, who: "Tenant") -> "ToolInfo | None":
     return next((info for info in service.list_tools(who) if info.name == name), None)
 
 
-def _type(loaded: "LoadedConfig", info: "ToolInfo") -> str:
+def _type(service: "Service", who: "Tenant", info: "ToolInfo") -> str:
     if info.builtin:
         return "built-in"
-    # Of two with one name, the first. What the configuration does not name came as an object: Python.
-    kind = next((kind for kind, name, _ in loaded.config.tools.in_order() if name == info.name), "python")
+    if info.name not in service.registry.configured(who.id)[1]:
+        return "lua"  # published, which tools in other languages cannot be
+    # Of two with one name, the first. What the configuration does not name came from an installed package: Python.
+    kind = next((kind for kind, name, _ in service.loaded.config.tools.in_order() if name == info.name), "python")
     return "lua" if kind == "script" else kind
 
 
@@ -108,12 +110,16 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
         who = await tenant_of(tenant, loaded)
         async with service.at_hand(who):
             tools = service.list_tools(who)
+            types = [_type(service, who, tool) for tool in tools]
     if as_json:
         fields = {"name", "description", "builtin", "parameters"}
         say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
         return
     table(
-        ((tool.name, _type(loaded, tool), shortened(tool.description, DESCRIPTION_WIDTH)) for tool in tools),
+        (
+            (tool.name, kind, shortened(tool.description, DESCRIPTION_WIDTH))
+            for tool, kind in zip(tools, types, strict=True)
+        ),
         heading=("TOOL", "TYPE", "DESCRIPTION"),
         indent="",
     )

@@ -423,6 +423,23 @@ def test_tool_dev_takes_a_path_and_reads_the_parameters_as_they_are_declared_now
         assert dev.interrupt() == 0
 
 
+def test_a_script_that_is_developed_may_call_what_its_tenant_has_published(finder, tmp_path, engine):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "manifest.toml").write_text('name = "adder"\nversion = "1"\nmain = "t.lua"\n')
+    (package / "t.lua").write_text("tool = {} function tool.execute() return { sum = 42 } end")
+    assert engine("tool", "publish", "pkg").code == 0
+    finder.write_text(
+        "agent = { tools = { 'adder' } }\n"
+        "function agent.resolve(args, config, context)\n"
+        "    return { system = 'sum ' .. context.tools.adder({}).sum }\n"
+        "end\n"
+    )
+    with Live(tmp_path, "agent", "dev", "finder") as dev:
+        assert "  sum 42" in dev.until(r"^(ok|script_error) · ")
+        assert dev.interrupt() == 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

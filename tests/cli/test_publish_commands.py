@@ -149,6 +149,8 @@ def test_a_tool_is_published_from_a_manifest_in_json(project: Path, engine: Engi
     )
     published = engine("tool", "publish", "adder")
     assert published.code == 0, published.err
+    (listed,) = [line.split() for line in engine("tool", "list").out.splitlines() if line.startswith("adder")]
+    assert listed[:2] == ["adder", "lua"]
     called = engine("tool", "test", "adder", "--param", "a=41", "--json")
     assert called.json["result"] == 42
     assert engine("tool", "deprecate", "adder", "1").code == 0
