@@ -34,7 +34,7 @@ svg text { fill: var(--soft); font: 12px system-ui, sans-serif; } .grid { stroke
 .one { stroke: var(--one); } .two { stroke: var(--two); } .three { stroke: var(--three); } .errors { fill: var(--bad); }
 .curve { fill: none; stroke-width: 2; stroke-linejoin: round; } svg text.one { fill: var(--one); stroke: none; }
 svg text.two { fill: var(--two); stroke: none; } svg text.three { fill: var(--three); stroke: none; }
-.wide { overflow-x: auto; } code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 """
@@ -163,6 +163,7 @@ def _facts(result: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in facts.get("versions", {}).items())
     rows = {
         "command": result["command"] or None,
+        "scenario": result["scenario_text"].strip() or None,
         "machine": machine.line(facts),
         "versions": versions or None,
         "commit": facts.get("commit"),

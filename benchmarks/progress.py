@@ -15,7 +15,6 @@ class Progress:
 
     recent: Histogram = field(default_factory=lambda: Histogram(COARSE))
     outcomes: Counter[str] = field(default_factory=Counter)
-    warm_up: int = 0
     dropped: int = 0
     errors: int = 0
     in_flight: int = 0
@@ -23,30 +22,25 @@ class Progress:
     @classmethod
     def of(cls, account: Recorder) -> "Progress":
         """The state of an account now. Takes its recent latencies."""
-        return cls(
-            account.take_recent(), Counter(account.outcomes), account.warm_up, account.dropped, account.errors,
-            account.in_flight,
-        )  # fmt: skip
+        return cls(account.take_recent(), Counter(account.outcomes), account.dropped, account.errors, account.in_flight)
 
     def wire(self) -> dict[str, Any]:
         return {
-            "recent": self.recent.wire(), "outcomes": dict(self.outcomes), "warm_up": self.warm_up,
-            "dropped": self.dropped, "errors": self.errors, "in_flight": self.in_flight,
+            "recent": self.recent.wire(), "outcomes": dict(self.outcomes), "dropped": self.dropped,
+            "errors": self.errors, "in_flight": self.in_flight,
         }  # fmt: skip
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "Progress":
         """Raises ValueError or KeyError for what is none."""
         return cls(
-            Histogram.of(wire["recent"]), Counter(wire["outcomes"]), wire["warm_up"], wire["dropped"], wire["errors"],
-            wire["in_flight"],
-        )  # fmt: skip
+            Histogram.of(wire["recent"]), Counter(wire["outcomes"]), wire["dropped"], wire["errors"], wire["in_flight"]
+        )
 
     def add(self, other: "Progress") -> None:
         """Join another process's."""
         self.recent.add(other.recent)
         self.outcomes.update(other.outcomes)
-        self.warm_up += other.warm_up
         self.dropped += other.dropped
         self.errors += other.errors
         self.in_flight += other.in_flight

@@ -16,8 +16,8 @@ Shell = Literal["bash", "zsh", "fish", "powershell"]
 HELP = "Runs other people's Lua agents safely and serves them over REST and MCP."
 
 EXIT_CODES = """\
-Exit codes: 0 fine; 1 the script, agent or search target failed, or a bad --arg or --param; 2 misuse, an unknown name,
-the configuration, or a failure of the engine."""
+Exit codes: 0 fine; 1 the script, agent, search target or threshold failed, or a bad --arg or --param; 2 misuse, an
+unknown name, the configuration, or a failure of the engine; 130 interrupted by Ctrl-C."""
 
 
 def build() -> App:

@@ -153,5 +153,9 @@ def test_a_tool_is_published_from_a_manifest_in_json(project: Path, engine: Engi
     assert listed[:2] == ["adder", "lua"]
     called = engine("tool", "test", "adder", "--param", "a=41", "--json")
     assert called.json["result"] == 42
+    inline = '[agents.clerk]\ndescription = "D"\nsystem_prompt = "S"\ntools = ["adder"]\n'
+    (project / "engine.toml").write_text(CONFIG + inline)
+    assert engine("doctor", "--json").json["warnings"] == []
     assert engine("tool", "deprecate", "adder", "1").code == 0
+    assert engine("doctor", "--json").json["warnings"] == ["agent clerk: nobody provides its tool 'adder'"]
     assert engine("tool", "versions", "adder", "--json").json["versions"][0]["deprecated"] is True
