@@ -118,7 +118,7 @@ async def _prepare(work: Work, service: Service) -> None:
     tenants = {*work.tenants, *(ask.tenant for ask in work.asks if ask.tenant is not None)}
     for tenant in tenants - {DEFAULT_TENANT.id}:
         await service.control.create_tenant(tenant, actor="bench")
-    await publish_first(work.asks, work.tenants, PoolTarget(service))
+    await publish_first(work, PoolTarget(service))
 
 
 async def _with_memory(work: Work, service: Service, watch: Watch) -> tuple[Made, dict[str, int]]:
@@ -190,7 +190,7 @@ async def _server(plan: Plan, watch: Watch) -> dict[str, Any]:
     if scenario.publishes:
         target = await open_target(work)
         try:
-            await publish_first(work.asks, work.tenants, target)
+            await publish_first(work, target)
         finally:
             target.close()
     async with interrupts(watch.stop), trio.open_nursery() as nursery:

@@ -5,14 +5,14 @@ load's versions are never in the way of another's.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
 import orjson
 import trio
 
-from benchmarks.account import GARBAGE, NO_ANSWER
+from benchmarks.account import GARBAGE, NO_ANSWER, Answer
 from benchmarks.address import Address
 from benchmarks.client import Client, Failed, Response
 from benchmarks.fitting import Unfit
@@ -39,16 +39,17 @@ def under_new_names(asks: Sequence[Ask]) -> tuple[Ask, ...]:
     )
 
 
-async def publish_first(asks: Sequence[Ask], tenants: Iterable[str], target: Target) -> None:
+async def publish_first(work: Work, target: Target) -> None:
     """Publish a version of everything that the load calls, for each tenant. Raises Unfit when that is refused."""
-    for ask in (ask for ask in asks if ask.kind == "publish"):
-        for tenant in tenants if ask.tenant is None else (ask.tenant,):
+    for ask, tenant in _published(work):
+        answer = Answer(outcome=NO_ANSWER)
+        with trio.move_on_after(work.load.timeout_s):
             answer = await target.send(Request(ask, tenant, _BEFORE))
-            if answer.outcome != Outcome.OK.value:
-                raise Unfit(
-                    f"the target does not publish the agent {ask.what!r} for {tenant!r}: {answer.outcome}; a server "
-                    "publishes for clients on its own machine, or with keys that have the scope 'publish'"
-                )
+        if answer.outcome != Outcome.OK.value:
+            raise Unfit(
+                f"the target does not publish the agent {ask.what!r} for {tenant!r}: {answer.outcome}; a server "
+                "publishes for clients on its own machine, or with keys that have the scope 'publish'"
+            )
 
 
 async def take_out_of_service(work: Work, address: Address) -> list[str]:
@@ -56,17 +57,23 @@ async def take_out_of_service(work: Work, address: Address) -> list[str]:
     client = Client(address)
     failed = []
     try:
-        for ask in (ask for ask in work.asks if ask.kind == "publish"):
-            for tenant in work.tenants if ask.tenant is None else (ask.tenant,):
-                try:
-                    with trio.fail_after(_TIMEOUT_S):
-                        await _deprecate_active(client, ask, work.keys.get(tenant))
-                except (Failed, trio.TooSlowError) as error:
-                    why = error.outcome if isinstance(error, Failed) else NO_ANSWER
-                    failed.append(f"the agent {ask.what!r} of {tenant!r} is left as it is on the server: {why}")
+        for ask, tenant in _published(work):
+            try:
+                with trio.fail_after(_TIMEOUT_S):
+                    await _deprecate_active(client, ask, work.keys.get(tenant))
+            except (Failed, trio.TooSlowError) as error:
+                why = error.outcome if isinstance(error, Failed) else NO_ANSWER
+                failed.append(f"the agent {ask.what!r} of {tenant!r} is left as it is on the server: {why}")
     finally:
         client.close()
     return failed
+
+
+def _published(work: Work) -> Iterator[tuple[Ask, str]]:
+    """What the load publishes, and for whom."""
+    for ask in work.asks:
+        if ask.kind == "publish":
+            yield from ((ask, tenant) for tenant in (work.tenants if ask.tenant is None else (ask.tenant,)))
 
 
 async def _deprecate_active(client: Client, ask: Ask, key: str | None) -> None:

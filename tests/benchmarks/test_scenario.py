@@ -10,6 +10,7 @@ from agents.agent import Call
 from benchmarks.account import Answer
 from benchmarks.fitting import Unfit
 from benchmarks.pool_target import PoolTarget, open_pool_service, scenario_config
+from benchmarks.processes import Work
 from benchmarks.publishing import publish_first
 from benchmarks.scenario import (
     FOLDER,
@@ -23,7 +24,7 @@ from benchmarks.scenario import (
     weights,
     with_hostile,
 )
-from benchmarks.schedule import Request
+from benchmarks.schedule import Load, Request
 from engine.config import Config, LoadedConfig, parse_config
 from engine.tenant import DEFAULT_TENANT
 
@@ -39,7 +40,7 @@ async def asked(scenario: Scenario) -> dict[str, Answer]:
     with trio.fail_after(60):
         async with open_pool_service(scenario, OWN) as service:
             target = PoolTarget(service)
-            await publish_first(scenario.asks, ["default"], target)
+            await publish_first(Work(load=Load(), asks=scenario.asks, tenants=("default",)), target)
             for ask in scenario.asks:
                 found[ask.name] = await target.send(Request(ask, ask.tenant or "default", 1))
     return found
@@ -227,7 +228,7 @@ async def test_what_is_called_is_what_was_published_last() -> None:
     with trio.fail_after(60):
         async with open_pool_service(scenario, OWN) as service:
             target = PoolTarget(service)
-            await publish_first(scenario.asks, ["default"], target)
+            await publish_first(Work(load=Load(), asks=scenario.asks, tenants=("default",)), target)
             for number in (3, 4):
                 assert (await target.send(Request(publish, "default", number))).outcome == "ok"
                 async with service.at_hand(DEFAULT_TENANT):

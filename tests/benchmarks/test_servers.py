@@ -449,3 +449,20 @@ async def test_a_request_beyond_every_patience_is_given_up_by_the_client_alone()
     async with serving(endless) as server:
         account = await measured(server, Load(rate=20, duration_s=0.3, warm_up_s=0, timeout_s=0.2))
         assert account.outcomes == {"no_answer": 6}
+
+
+async def test_a_server_that_hangs_from_the_start_does_not_hold_the_tester(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.fitting._TIMEOUT_S", 0.2)
+    short = Load(rate=20, duration_s=0.3, warm_up_s=0, timeout_s=0.2)
+
+    async def endless(request: Served) -> bytes | None:
+        await trio.sleep_forever()
+        return None
+
+    async with serving(endless) as server:
+        for target, era in (("http", "2026"), ("mcp", "2026"), ("mcp", "handshake")):
+            plan = Plan(target=target, scenario=load("noop"), load=short, url=server.url, era=era)  # type: ignore[arg-type]
+            with trio.fail_after(60):
+                assert (await measure(plan, Watch()))["outcomes"] == {"no_answer": 6}
+            with pytest.raises(Unfit, match=r"does not publish the agent .*: no_answer"), trio.fail_after(60):
+                await measure(replace(plan, scenario=load("churn")), Watch())
