@@ -87,7 +87,7 @@ async def measure(plan: Plan, watch: Watch) -> dict[str, Any]:
     if plan.target == "run":
         return await (_cold(plan, watch) if plan.scenario.model == "cold" else _pool(plan, watch))
     if plan.scenario.model == "cold":
-        raise ScenarioError("the scenario 'cold' starts engines of its own: use `engine bench run`")
+        raise ScenarioError(f"the scenario {plan.scenario.name!r} starts engines of its own: use `engine bench run`")
     return await _server(plan, watch)
 
 

@@ -40,6 +40,11 @@ _MOST_PROCESSES = 64
 _MOST_IN_FLIGHT = 100_000
 _MOST_KEY_FILE_BYTES = 1 << 20
 
+# What a scenario that is no load takes, and what only the open model has a use for: an option that would do nothing is
+# refused.
+_OF_COLD = ("--scenario", "--duration")
+_OF_OPEN = ("--rate", "--arrivals", "--max-in-flight")
+
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -177,9 +182,9 @@ async def ramp(
     given = keeping.fail_if or ["p99>100ms"]
     # A server that refuses most of what it is asked is quick with the rest.
     thresholds = _thresholds([*given, *([] if any("errors" in each for each in given) else ["errors>1%"])])
-    plan = _plan(what, url, low, asking, reaching, era=era, config=config, duration="5s")
+    plan = _plan(what, url, None, asking, reaching, era=era, config=config, duration="5s")
     if plan.scenario.model == "cold":
-        raise Exit(UNUSABLE, "the scenario 'cold' is not a load and has no rate")
+        raise Exit(UNUSABLE, f"the scenario {plan.scenario.name!r} is not a load and has no rate")
     _writable(keeping)
     return await _ramp(plan, Ramp(low, high, close), thresholds, keeping)
 
@@ -406,8 +411,11 @@ def _plan(
         scenario = with_hostile(load_scenario(asking.scenario or _DEFAULT_SCENARIO[target]), percent)
     except ScenarioError as error:
         raise Exit(UNUSABLE, str(error)) from None
-    if scenario.model == "cold" and (rate is not None or asking.concurrency is not None):
-        raise Exit(UNUSABLE, "the scenario 'cold' asks one call at a time: --rate and --concurrency do not go with it")
+    given = _given(rate, asking)
+    if scenario.model == "cold" and (unused := next((each for each in given if each not in _OF_COLD), None)):
+        raise Exit(UNUSABLE, f"the scenario {scenario.name!r} asks one call at a time: {unused} does not go with it")
+    if asking.concurrency is not None and (unused := next((each for each in given if each in _OF_OPEN), None)):
+        raise Exit(UNUSABLE, f"{unused} (open model) and --concurrency (closed model) exclude each other")
     if scenario.publishes and asking.concurrency is not None:
         raise Exit(UNUSABLE, f"the scenario {scenario.name!r} publishes at a rate: --concurrency does not go with it")
     if target == "run":
@@ -433,11 +441,15 @@ def _plan(
     )
 
 
+def _given(rate: float | None, asking: Asking) -> list[str]:
+    """The options about the load that were given."""
+    names = [name for name in Asking.__slots__ if getattr(asking, name) != getattr(_ASKING, name)]
+    return [f"--{name.replace('_', '-')}" for name in (*(["rate"] if rate is not None else []), *names)]
+
+
 def _load(rate: float | None, asking: Asking, usual: float, duration: str) -> "Load":
     from benchmarks.schedule import Load
 
-    if rate is not None and asking.concurrency is not None:
-        raise Exit(UNUSABLE, "--rate (open model) and --concurrency (closed model) exclude each other")
     duration_s = _seconds("--duration", asking.duration or duration, least=_LEAST_DURATION_S)
     warm_up_s = min(5.0, duration_s / 10)
     if asking.warm_up is not None:
