@@ -197,7 +197,8 @@ async def _server(plan: Plan, watch: Watch) -> dict[str, Any]:
         nursery.start_soon(figures.watch)
         made = await _make(work, plan.processes, watch)
         nursery.cancel_scope.cancel()
-    notes += await take_out_of_service(work, rest_of(address))
+    if left := await take_out_of_service(work, rest_of(address)):
+        notes.append(left)
     memory = {"workers_peak_bytes": figures.memory_peak_bytes} if figures.memory_peak_bytes else {}
     around = Surroundings(
         machine=facts, config=None if plan.own is None else _config(plan.own), layers=figures.layers(),

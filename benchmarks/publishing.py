@@ -52,10 +52,9 @@ async def publish_first(work: Work, target: Target) -> None:
             )
 
 
-async def take_out_of_service(work: Work, address: Address) -> list[str]:
-    """Deprecate what the load left active on a server, so that no list shows it. Returns what failed, for people."""
+async def take_out_of_service(work: Work, address: Address) -> str | None:
+    """Deprecate what the load left active on a server, so that no list shows it. What failed first, for people."""
     client = Client(address)
-    failed = []
     try:
         for ask, tenant in _published(work):
             try:
@@ -63,10 +62,10 @@ async def take_out_of_service(work: Work, address: Address) -> list[str]:
                     await _deprecate_active(client, ask, work.keys.get(tenant))
             except (Failed, trio.TooSlowError) as error:
                 why = error.outcome if isinstance(error, Failed) else NO_ANSWER
-                failed.append(f"the agent {ask.what!r} of {tenant!r} is left as it is on the server: {why}")
+                return f"what was published is left on the server, first the agent {ask.what!r} of {tenant!r}: {why}"
     finally:
         client.close()
-    return failed
+    return None
 
 
 def _published(work: Work) -> Iterator[tuple[Ask, str]]:

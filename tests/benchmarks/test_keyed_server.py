@@ -217,6 +217,6 @@ async def test_what_is_left_on_a_server_that_went_away_is_told(tmp_path: Path) -
     publish = next(ask for ask in load("churn").asks if ask.kind == "publish")
     gone = Address("127.0.0.1", 1, "127.0.0.1:1")
     work = Work(load=SHORT, asks=(publish,), tenants=("default",), address=gone)
-    assert await take_out_of_service(work, gone) == [
-        "the agent 'bench-churn' of 'default' is left as it is on the server: refused"
-    ]
+    assert await take_out_of_service(work, gone) == (
+        "what was published is left on the server, first the agent 'bench-churn' of 'default': refused"
+    )
