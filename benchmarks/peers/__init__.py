@@ -84,4 +84,3 @@ PEERS = (
         isolation="a reduced Lua 5.1 inside the server; one script at a time, and one that loops stops everybody",
     ),
 )  # fmt: skip
-BY_NAME = {peer.name: peer for peer in PEERS}

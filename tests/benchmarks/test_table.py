@@ -92,9 +92,7 @@ def _peer(name: str, module: str, **needs: str) -> Peer:
 
 def test_the_contest_measures_who_is_here_and_says_of_the_others_how_to_have_them() -> None:
     who = [
-        peers.BY_NAME[peers.ENGINE],
-        peers.BY_NAME[peers.FLOOR],
-        peers.BY_NAME[peers.PROCESS_POOL],
+        *(peer for peer in peers.PEERS if peer.name in (peers.ENGINE, peers.FLOOR, peers.PROCESS_POOL)),
         _peer("not installed", "process_pool", **{"no-such-program": "apt install it"}),
         _peer("broken", "no_such_module"),
     ]
