@@ -19,7 +19,7 @@ from benchmarks.fitting import fit
 from benchmarks.mcp_target import Era, rest_of
 from benchmarks.pool_target import PoolTarget, open_pool_service
 from benchmarks.processes import Made, Work, make, make_together, open_target
-from benchmarks.publishing import publish_first, take_out_of_service, under_new_names
+from benchmarks.publishing import publish_first, published, under_new_names
 from benchmarks.result import Asked, Surroundings, result_of
 from benchmarks.scenario import Ask, Scenario, ScenarioError
 from benchmarks.schedule import Load, tenant_names
@@ -187,18 +187,15 @@ async def _server(plan: Plan, watch: Watch) -> dict[str, Any]:
     if fits.known:
         await figures.begin()
     work = replace(work, asks=under_new_names(fits.asks))
-    if scenario.publishes:
-        target = await open_target(work)
-        try:
-            await publish_first(work, target)
-        finally:
-            target.close()
-    async with interrupts(watch.stop), trio.open_nursery() as nursery:
+    async with (
+        published(work, rest_of(address) if plan.target == "mcp" else address) as left,
+        interrupts(watch.stop),
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(figures.watch)
         made = await _make(work, plan.processes, watch)
         nursery.cancel_scope.cancel()
-    if left := await take_out_of_service(work, rest_of(address)):
-        notes.append(left)
+    notes += left
     memory = {"workers_peak_bytes": figures.memory_peak_bytes} if figures.memory_peak_bytes else {}
     around = Surroundings(
         machine=facts, config=None if plan.own is None else _config(plan.own), layers=figures.layers(),

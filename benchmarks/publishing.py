@@ -5,7 +5,8 @@ load's versions are never in the way of another's.
 """
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from benchmarks.account import GARBAGE, NO_ANSWER, Answer
 from benchmarks.address import Address
 from benchmarks.client import Client, Failed, Response
 from benchmarks.fitting import Unfit
-from benchmarks.http_target import outcome_of
+from benchmarks.http_target import HttpTarget, outcome_of
 from benchmarks.load import Target
 from benchmarks.processes import Work
 from benchmarks.scenario import Ask
@@ -52,8 +53,28 @@ async def publish_first(work: Work, target: Target) -> None:
             )
 
 
-async def take_out_of_service(work: Work, address: Address) -> str | None:
-    """Deprecate what the load left active on a server, so that no list shows it. What failed first, for people."""
+@asynccontextmanager
+async def published(work: Work, address: Address) -> AsyncIterator[list[str]]:
+    """A block in which a server that speaks REST at this address has what the load calls. After it, none is active.
+
+    Yields a list, which after the block says what is left there all the same, for people. Raises Unfit.
+    """
+    left: list[str] = []
+    if not any(_published(work)):
+        yield left
+        return
+    target = HttpTarget(address, work.keys)
+    try:
+        await publish_first(work, target)
+        yield left
+    finally:
+        target.close()
+        with trio.CancelScope(shield=True):  # safe to shield: it gives up at the first time-out
+            left += await _take_out_of_service(work, address)
+
+
+async def _take_out_of_service(work: Work, address: Address) -> list[str]:
+    """Deprecate what is active, so that no list shows it. Returns what failed first."""
     client = Client(address)
     try:
         for ask, tenant in _published(work):
@@ -62,10 +83,10 @@ async def take_out_of_service(work: Work, address: Address) -> str | None:
                     await _deprecate_active(client, ask, work.keys.get(tenant))
             except (Failed, trio.TooSlowError) as error:
                 why = error.outcome if isinstance(error, Failed) else NO_ANSWER
-                return f"what was published is left on the server, first the agent {ask.what!r} of {tenant!r}: {why}"
+                return [f"what was published is left on the server, first the agent {ask.what!r} of {tenant!r}: {why}"]
     finally:
         client.close()
-    return None
+    return []
 
 
 def _published(work: Work) -> Iterator[tuple[Ask, str]]:

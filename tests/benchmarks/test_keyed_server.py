@@ -15,11 +15,11 @@ import pytest
 import trio
 
 from agents.service import Service, open_service
-from benchmarks.address import Address
+from benchmarks.address import parse_url, resolve
 from benchmarks.bench import Plan, Watch, measure
 from benchmarks.fitting import Unfit
 from benchmarks.processes import Work
-from benchmarks.publishing import take_out_of_service
+from benchmarks.publishing import published
 from benchmarks.scenario import Ask, Scenario, load
 from benchmarks.schedule import Load
 from engine.config import LoadedConfig, parse_config
@@ -213,10 +213,21 @@ async def test_a_pool_of_several_tenants_publishes_and_calls(tmp_path: Path) -> 
     assert set(result["by"]["tenant"]) == {"tenant-1", "tenant-2"}
 
 
-async def test_what_is_left_on_a_server_that_went_away_is_told(tmp_path: Path) -> None:
-    publish = next(ask for ask in load("churn").asks if ask.kind == "publish")
-    gone = Address("127.0.0.1", 1, "127.0.0.1:1")
-    work = Work(load=SHORT, asks=(publish,), tenants=("default",), address=gone)
-    assert await take_out_of_service(work, gone) == (
-        "what was published is left on the server, first the agent 'bench-churn' of 'default': refused"
-    )
+async def test_what_could_not_be_taken_out_of_service_is_told(keyed: Serving) -> None:
+    control = keyed.service.control
+    record, key = await control.create_key("acme", actor="cli", scopes=["use", "publish"])
+    work = Work(load=SHORT, asks=load("churn").asks, tenants=("default",), keys={"default": key})
+    address = await resolve(parse_url(keyed.url), allow_remote=False)
+    with trio.fail_after(60):
+        async with published(work, address) as left:
+            await control.revoke_key(record.id, actor="cli")
+    assert left == [
+        "what was published is left on the server, first the agent 'bench-churn' of 'default': unauthorized"
+    ]
+
+
+async def test_what_one_tenant_published_is_taken_back_when_another_may_not(keyed: Serving) -> None:
+    with pytest.raises(Unfit, match=r"'tenant-2': forbidden"):
+        await keyed.loaded("churn", "http", "2026", "other", "caller", tenants=2)
+    kept = await keyed.service.control.read(lambda db: rows(db, "SELECT tenant, active, deprecated FROM versions"))
+    assert kept == [("other", 0, 1)]

@@ -452,7 +452,8 @@ async def test_a_request_beyond_every_patience_is_given_up_by_the_client_alone()
 
 
 async def test_a_server_that_hangs_from_the_start_does_not_hold_the_tester(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.fitting._TIMEOUT_S", 0.2)
+    for module in ("fitting", "publishing"):
+        monkeypatch.setattr(f"benchmarks.{module}._TIMEOUT_S", 0.2)
     short = Load(rate=20, duration_s=0.3, warm_up_s=0, timeout_s=0.2)
 
     async def endless(request: Served) -> bytes | None:
