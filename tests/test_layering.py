@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 # What the supervisor's side may know of the sandbox: the wire and the lists, never what runs inside a worker.
-WIRE = ("sandbox.frame", "sandbox.limits", "sandbox.layers", "sandbox.messages", "sandbox.outcome")
+WIRE = ("sandbox.frame", "sandbox.kept", "sandbox.limits", "sandbox.layers", "sandbox.messages", "sandbox.outcome")
 
 # Package -> what of ours it may import, beside itself. Nobody may import cli, and only cli benchmarks.
 ALLOWED: Mapping[str, tuple[str, ...]] = {
