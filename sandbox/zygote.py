@@ -10,10 +10,11 @@ import os
 import select
 import signal
 import socket
+from contextlib import suppress
 from typing import NoReturn
 
 from sandbox import messages
-from sandbox.confine import FLEET, attempt, cgroup, process
+from sandbox.confine import FLEET, attempt, cgroup, privileges, process, seccomp
 from sandbox.confine.plan import FleetPlan, Plan
 from sandbox.messages import Exited, Fork, Forked, Hello, LayerReport
 from sandbox.vm import VM, Prelude
@@ -39,6 +40,10 @@ def main(control_fd: int, memory_bytes: int, processes: int, off: str) -> NoRetu
         os._exit(0)
     process.die_with_parent(os.getppid())  # 0, the launcher, where the pid namespace is our own
     prelude = Prelude()
+    with suppress(OSError):  # each worker tries again, and reports why it cannot be
+        if "privileges" not in plan.off:
+            privileges.drop_bounding_set()
+        seccomp.prepare(Plan())
     _warm_up(prelude)
     reports.append(attempt(root_name, enter_root, plan))
     control = socket.socket(fileno=control_fd)

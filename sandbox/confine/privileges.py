@@ -7,14 +7,14 @@ import os
 from sandbox.confine import libc, process
 from sandbox.confine.plan import NOBODY, UID_BASE, UID_COUNT, Plan
 
-PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_SET_KEEPCAPS = 24, 47, 4, 8
+PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 23, 24, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
 
 
 def apply(plan: Plan) -> str:
     """Give up user, groups and capabilities, in this order: dropping the first needs the last. Raises OSError."""
-    _drop_bounding_set()
+    drop_bounding_set()
     who = _become_nobody_else(plan) if os.geteuid() == 0 else "same user as the supervisor"
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     _capset_nothing()
@@ -24,16 +24,21 @@ def apply(plan: Plan) -> str:
     return f"{who}; no capabilities"
 
 
-def _drop_bounding_set() -> None:
-    for capability in range(_LAST_CAPABILITY + 1):
+def drop_bounding_set() -> None:
+    """Empty the bounding set of this process and of all that it will fork. Raises OSError.
+
+    The zygote does it for all its workers: no exec follows, so it keeps what it may until it gives that up.
+    """
+    if libc.prctl(PR_CAPBSET_READ, 0) == 0:  # the last one below: it is done
+        return
+    for capability in range(_LAST_CAPABILITY, -1, -1):
         try:
             libc.prctl(PR_CAPBSET_DROP, capability)
         except OSError as error:
             if error.errno == errno.EPERM:  # an ordinary user has no bounding set worth dropping: nothing is permitted
                 return
-            if error.errno == errno.EINVAL:  # beyond the last capability that this kernel knows
-                return
-            raise
+            if error.errno != errno.EINVAL:  # beyond the last capability that this kernel knows
+                raise
 
 
 def _become_nobody_else(plan: Plan) -> str:

@@ -9,7 +9,9 @@ import errno
 import hashlib
 import os
 import struct
+import sys
 from dataclasses import dataclass
+from functools import cache
 
 from sandbox.confine import arch, libc
 from sandbox.confine.plan import Plan
@@ -102,14 +104,32 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def apply(plan: Plan) -> str:
-    """Install the filter on every thread (TSYNC). OSError: EINVAL without seccomp, ENOSYS on unknown machines."""
+# Stands for the pid in a filter that is made ahead.
+_PID = 0x7A69D1D5
+
+
+@cache
+def prepare(plan: Plan) -> tuple[bytes, bytes, str]:
+    """The filter's two halves, between which the worker's pid goes, and what is told of it. Raises OSError (ENOSYS).
+
+    Made by the zygote, for the descriptors of `plan`: in each worker it would take longer than all the rest of this.
+    """
     machine = arch.current()
     if machine is None:
         raise OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}")
-    code = assemble(machine, rules(plan, os.getpid()))
-    program = _Program(len(code) // 8, code)
-    libc.syscall(machine.numbers["seccomp"], _SET_MODE_FILTER, _TSYNC, ctypes.byref(program))
+    allowed = rules(plan, _PID)
+    before, after = assemble(machine, allowed).split(_PID.to_bytes(4, sys.byteorder))
     # The pid is part of the filter, so the profile's identity is that of the rules without it.
     profile = hashlib.sha256(repr(rules(plan, 0)).encode()).hexdigest()[:12]
-    return f"allow list of {len(rules(plan, 0))} calls, default kill, profile {profile}"
+    return before, after, f"allow list of {len(allowed)} calls, default kill, profile {profile}"
+
+
+def apply(plan: Plan) -> str:
+    """Install the filter on every thread (TSYNC). OSError: EINVAL without seccomp, ENOSYS on unknown machines."""
+    before, after, told = prepare(Plan(fd_in=plan.fd_in, fd_out=plan.fd_out, fd_status=plan.fd_status))
+    code = before + os.getpid().to_bytes(4, sys.byteorder) + after
+    program = _Program(len(code) // 8, code)
+    machine = arch.current()
+    assert machine is not None
+    libc.syscall(machine.numbers["seccomp"], _SET_MODE_FILTER, _TSYNC, ctypes.byref(program))
+    return told

@@ -1,4 +1,4 @@
--- expect: output_limit limits={cpu_s=3}
+-- expect: output_limit limits={cpu_s=3, memory_bytes=33554432}
 -- Returns a million empty tables, each of one byte, that are one and the same.
 agent = {}
 function agent.resolve(args, config, context)
