@@ -8,11 +8,16 @@ one slice before it, where everybody else computes already: who asks rarely goes
 A run that has started need not keep its slot: one that computes for long, or waits for the host, is put aside as soon
 as somebody who has used less waits (`preempt`), and goes on when it is its turn again. Without that, two endless loops
 would hold two slots until their limits, whoever else is there.
+
+No step looks at every tenant: accounts are kept in the orders in which they are asked for (`_arrange`), so that a step
+costs O(log n) of n tenants, and a thousand cost a run about what one does.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
+
+from engine.least import Key, Least
 
 # What a run is charged when it starts, until its true CPU time is known: keeps one tenant from starting many runs
 # at once on a virtual time that has not moved yet.
@@ -54,19 +59,28 @@ class Refused:
     engine_wide: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Account:
+    name: str
+    # Older accounts have lower numbers: of two that are equal in all else, the older one goes first.
+    number: int
     weight: float = 1.0
     virtual: float = 0.0
     concurrent: int | None = None
     running: int = 0
     begun: int = 0
-    queue: deque[Ticket] = field(default_factory=deque)
+    queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)  # a set in order: any one may be withdrawn
     ready: deque[Ticket] = field(default_factory=deque)  # put aside, able to go on
+    # In which of the scheduler's `_wanting` it is, if in any.
+    needs: int | None = None
 
     @property
     def active(self) -> bool:
         return bool(self.queue) or self.begun > 0
+
+    @property
+    def at_bound(self) -> bool:
+        return self.concurrent is not None and self.begun >= self.concurrent
 
 
 class Scheduler:
@@ -80,24 +94,35 @@ class Scheduler:
         self.slots = slots
         self.places = max(2 * slots, places or 0)
         self.total_queue = total_queue
-        # Invariant: the sums of `running` and of `begun` over all accounts; running <= slots, begun <= places.
+        # Invariant: the sums of `running`, `begun` and the lengths of queues over all accounts; running <= slots,
+        # begun <= places.
         self.running = 0
         self.begun = 0
+        self.queued = 0
         # Invariant: every tenant with a queued or begun ticket is here; others may be forgotten at any time.
         self._accounts: dict[str, _Account] = {}
+        self._numbers = 0  # how many accounts there ever were
         # Invariant: exactly the tickets that hold a slot, in the order in which they got it.
         self._on_slots: dict[Ticket, None] = {}
         self._present = 0.0
-
-    @property
-    def queued(self) -> int:
-        """How many admitted runs wait for their start."""
-        return sum(len(account.queue) for account in self._accounts.values())
+        # Where each account stands; `_arrange` keeps all of it so, after every change of an account.
+        # Invariant: exactly the accounts with a run that is ready or queued, by how many places must be free so that
+        # they could use a slot: none for who goes on, `begun + 1` for who begins one more (nobody may hold more places
+        # than it leaves for others), `_never` for who has as many under way as it may. No order in it is empty. In each
+        # order: by virtual time, then by who has waited longest, then by age. There are few orders: accounts that have
+        # begun 1, 2, ... k runs hold k(k+1)/2 of the places.
+        self._never = self.places + 1
+        self._wanting: dict[int, Least[_Account]] = {}
+        # Invariant: exactly the accounts with a run on a slot, and exactly those with no run at all; by virtual time.
+        self._computing: Least[_Account] = Least()
+        self._idle: Least[_Account] = Least()
+        # Invariant: exactly the accounts with a queued run and none begun.
+        self._unbegun: set[_Account] = set()
 
     @property
     def waiting(self) -> bool:
         """Whether any run waits for a slot: one that has not started, or one that was put aside."""
-        return any(account.queue or account.ready for account in self._accounts.values())
+        return self.queued > 0 or bool(self._wanting.get(0))
 
     @property
     def on_slots(self) -> tuple[Ticket, ...]:
@@ -130,23 +155,31 @@ class Scheduler:
         (`may_wait`), or all queues together are as good as full: a tenant may fill as much of `total_queue` as is left
         for others, so that one that has nothing waiting still finds room. `concurrent` bounds the tenant's begun runs.
         """
-        account = self._accounts.setdefault(tenant, _Account())
-        account.concurrent = concurrent
+        account = self._accounts.get(tenant)
+        if account is None:
+            self._numbers += 1
+            account = self._accounts[tenant] = _Account(tenant, self._numbers, concurrent=concurrent)
+        elif account.concurrent != concurrent:
+            account.concurrent = concurrent
+            self._arrange(account)
         if self.running >= self.slots or not self._may_begin(account):
             refused = self._refusal(account, queue_length, may_wait)
             if refused is not None:
+                self._arrange(account)  # it may be a new one
                 self._forget_idle()
                 return refused
         self._come_back(account)
         account.weight = weight
         ticket = Ticket(tenant, now)
-        account.queue.append(ticket)
+        account.queue[ticket] = None
+        self.queued += 1
+        self._arrange(account)
         return ticket
 
     def _refusal(self, account: _Account, queue_length: int, may_wait: bool) -> Refused | None:
         length = len(account.queue)
         if not may_wait:
-            if account.concurrent is not None and account.begun >= account.concurrent:
+            if account.concurrent is not None and account.at_bound:
                 return Refused("concurrent_runs", account.begun, account.concurrent)
             return Refused("queue_length", length, 0)
         if length >= queue_length:
@@ -162,16 +195,18 @@ class Scheduler:
         """
         if self.running >= self.slots:
             return None
-        account = self._first()
-        if account is None:
+        heads = self._heads()
+        if not heads:
             return None
-        self._note_present()
+        self._note_present(heads)
+        account = min(heads)[1]
         if account.ready:
             ticket = account.ready.popleft()
             ticket.aside = False
             ticket.resumed_with = ticket.computed
         else:
-            ticket = account.queue.popleft()
+            ticket, _ = account.queue.popitem(last=False)
+            self.queued -= 1
             ticket.started_at = now
             ticket.charged = ASSUMED_CPU_S
             account.virtual += ASSUMED_CPU_S / account.weight
@@ -180,6 +215,7 @@ class Scheduler:
         account.running += 1
         self.running += 1
         self._on_slots[ticket] = None
+        self._arrange(account)
         return ticket
 
     def use(self, ticket: Ticket, cpu_s: float, charge_s: float = 0.0) -> None:
@@ -190,6 +226,7 @@ class Scheduler:
             account = self._accounts[ticket.tenant]
             account.virtual += (charge_s - ticket.charged) / account.weight
             ticket.charged = charge_s
+            self._arrange(account)
 
     def preempt(self, now: float) -> Ticket | None:
         """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
@@ -200,9 +237,10 @@ class Scheduler:
         """
         if self.running < self.slots:
             return None
-        first = self._first()
-        if first is None:
+        heads = self._heads()
+        if not heads:
             return None
+        first = min(heads)[1]
         idle = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
         if idle:
             return self._put_aside(min(idle, key=lambda t: t.waiting_since or 0.0), now)
@@ -224,6 +262,7 @@ class Scheduler:
         if ticket.waiting_since is None:
             ticket.ready_at = now
             account.ready.append(ticket)
+        self._arrange(account)
         return ticket
 
     def wake(self, ticket: Ticket, now: float) -> None:
@@ -233,6 +272,7 @@ class Scheduler:
             self._come_back(account)
             ticket.ready_at = now
             account.ready.append(ticket)
+            self._arrange(account)
         ticket.waiting_since = None
 
     def finish(self, ticket: Ticket, cpu_s: float) -> None:
@@ -249,35 +289,71 @@ class Scheduler:
         self.begun -= 1
         account.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / account.weight
         if not competed and self._competes(account):  # the next of its queue had waited for this one's place alone
-            self._note_present(apart_from=account)
+            self._leave_wanting(account)  # the present is what it is without this one
+            self._note_present(self._heads())
             account.virtual = max(account.virtual, self._present)
+        self._arrange(account)
         self._forget_idle()
 
     def withdraw(self, ticket: Ticket) -> None:
         """A queued run is no longer wanted: its caller went away or waited too long."""
-        self._accounts[ticket.tenant].queue.remove(ticket)
+        account = self._accounts[ticket.tenant]
+        del account.queue[ticket]
+        self.queued -= 1
+        self._arrange(account)
         self._forget_idle()
 
-    def _first(self) -> _Account | None:
-        """The tenant whose turn it is, of those that could use a slot."""
-        best: _Account | None = None
-        best_key = (0.0, 0.0)
-        for account in self._accounts.values():
-            if account.ready:
-                key = (account.virtual, account.ready[0].ready_at)
-            elif account.queue and self._may_begin(account):
-                key = (account.virtual, account.queue[0].offered_at)
-            else:
-                continue
-            if best is None or key < best_key:
-                best, best_key = account, key
-        return best
+    # ---- where accounts stand ---------------------------------------------------------------------------------------
+
+    def _arrange(self, account: _Account) -> None:
+        """Put an account where it belongs in every order. To be called after each change of it."""
+        needs, since = self._needs(account)
+        key = (account.virtual, since, account.number)
+        if needs != account.needs:
+            self._leave_wanting(account)
+        if needs is not None:
+            order = self._wanting.get(needs)
+            if order is None:
+                order = self._wanting[needs] = Least()
+            order.put(account, key)
+            account.needs = needs
+        if account.running:
+            self._computing.put(account, key)
+        else:
+            self._computing.drop(account)
+        if account.active:
+            self._idle.drop(account)
+        else:
+            self._idle.put(account, key)
+        if account.queue and not account.begun:
+            self._unbegun.add(account)
+        else:
+            self._unbegun.discard(account)
+
+    def _leave_wanting(self, account: _Account) -> None:
+        if account.needs is not None:
+            order = self._wanting[account.needs]
+            order.drop(account)
+            if not order:
+                del self._wanting[account.needs]
+            account.needs = None
+
+    def _needs(self, account: _Account) -> tuple[int | None, float]:
+        """How many free places let it use a slot, None when it has no use for one; and since when it waits for it."""
+        if account.ready:
+            return 0, account.ready[0].ready_at
+        if account.queue:
+            return self._never if account.at_bound else account.begun + 1, next(iter(account.queue)).offered_at
+        return None, 0.0
+
+    def _heads(self) -> list[tuple[Key, _Account]]:
+        """Of those that could use a slot, the first of every order: one of them is the first of all."""
+        free = self.places - self.begun
+        return [head for needs, order in self._wanting.items() if needs <= free and (head := order.first()) is not None]
 
     def _may_begin(self, account: _Account) -> bool:
         """Whether one more run of this tenant may begin. It may hold as many places as it leaves for others."""
-        if account.concurrent is not None and account.begun >= account.concurrent:
-            return False
-        return account.begun < self.places - self.begun
+        return not account.at_bound and account.begun < self.places - self.begun
 
     def _competes(self, account: _Account) -> bool:
         """Whether it has a slot, or could use one. One that only waits for the host, or for its own runs, is away."""
@@ -287,24 +363,28 @@ class Scheduler:
         """A tenant that was away will want a slot: what it did not use meanwhile is not saved up for it."""
         if self._competes(account):
             return
-        self._note_present()
+        self._note_present(self._heads())
         # Never before one that has not begun: or newcomers, one after the other, would keep it from its start.
-        credit = SLICE_S if all(a.begun for a in self._accounts.values() if a.active) else 0.0
+        credit = 0.0 if self._unbegun else SLICE_S
         account.virtual = max(account.virtual, self._present - credit)
 
-    def _note_present(self, apart_from: _Account | None = None) -> None:
-        """The present is the least virtual time of those who compete, and never goes back."""
-        competing = (a.virtual for a in self._accounts.values() if a is not apart_from and self._competes(a))
-        self._present = max(self._present, min(competing, default=self._present))
+    def _note_present(self, heads: list[tuple[Key, _Account]]) -> None:
+        """The present is the least virtual time of those who compete, and never goes back. Takes `_heads()`."""
+        computing = self._computing.first()
+        competing = heads if computing is None else [*heads, computing]
+        if competing:
+            self._present = max(self._present, min(competing)[0][0])
 
     def _forget_idle(self) -> None:
         # An idle tenant's debt expires once the present has passed it; until then it is kept, or idling for a moment
         # would wipe it out.
-        if not any(account.active for account in self._accounts.values()):
-            self._accounts.clear()  # nobody is left to be fair to
+        if not self.queued and not self.begun:  # nobody is left to be fair to
+            self._accounts.clear()
+            self._idle.clear()
             self._present = 0.0
             return
-        self._note_present()
+        self._note_present(self._heads())
         past = self._present - SLICE_S
-        for name in [n for n, a in self._accounts.items() if not a.active and a.virtual <= past]:
-            del self._accounts[name]
+        while (head := self._idle.first()) is not None and head[0][0] <= past:
+            self._idle.drop(head[1])
+            del self._accounts[head[1].name]

@@ -1,0 +1,265 @@
+"""The scheduler as it reads without any index: every question is answered by looking at every tenant.
+
+What `engine.scheduler` decides in O(log n) must be what this decides: `test_scheduler_model.py` drives both.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Ticket
+
+
+@dataclass(slots=True)
+class _Account:
+    weight: float = 1.0
+    virtual: float = 0.0
+    concurrent: int | None = None
+    running: int = 0
+    begun: int = 0
+    queue: deque[Ticket] = field(default_factory=deque)
+    ready: deque[Ticket] = field(default_factory=deque)  # put aside, able to go on
+
+    @property
+    def active(self) -> bool:
+        return bool(self.queue) or self.begun > 0
+
+
+class PlainScheduler:
+    """Admits, queues and picks. Whoever calls it starts what `next_start` returns and reports back with `finish`.
+
+    `slots` runs use the CPU at once; `places` may have begun and not ended, those put aside included. `total_queue`
+    bounds all queues together.
+    """
+
+    def __init__(self, slots: int, places: int | None = None, total_queue: int | None = None) -> None:
+        self.slots = slots
+        self.places = max(2 * slots, places or 0)
+        self.total_queue = total_queue
+        # Invariant: the sums of `running` and of `begun` over all accounts; running <= slots, begun <= places.
+        self.running = 0
+        self.begun = 0
+        # Invariant: every tenant with a queued or begun ticket is here; others may be forgotten at any time.
+        self._accounts: dict[str, _Account] = {}
+        # Invariant: exactly the tickets that hold a slot, in the order in which they got it.
+        self._on_slots: dict[Ticket, None] = {}
+        self._present = 0.0
+
+    @property
+    def queued(self) -> int:
+        """How many admitted runs wait for their start."""
+        return sum(len(account.queue) for account in self._accounts.values())
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any run waits for a slot: one that has not started, or one that was put aside."""
+        return any(account.queue or account.ready for account in self._accounts.values())
+
+    @property
+    def on_slots(self) -> tuple[Ticket, ...]:
+        """The runs that hold a slot."""
+        return tuple(self._on_slots)
+
+    def queued_of(self, tenant: str) -> int:
+        """How many runs of one tenant wait for their start."""
+        account = self._accounts.get(tenant)
+        return 0 if account is None else len(account.queue)
+
+    def begun_of(self, tenant: str) -> int:
+        """How many runs of one tenant have begun and not ended."""
+        account = self._accounts.get(tenant)
+        return 0 if account is None else account.begun
+
+    def offer(
+        self,
+        tenant: str,
+        now: float,
+        *,
+        queue_length: int,
+        weight: float = 1.0,
+        concurrent: int | None = None,
+        may_wait: bool = True,
+    ) -> Ticket | Refused:
+        """Admit one run into its tenant's queue, or refuse it at once.
+
+        Refused when it cannot start now and `queue_length` others already wait, or it is not to wait at all
+        (`may_wait`), or all queues together are as good as full: a tenant may fill as much of `total_queue` as is left
+        for others, so that one that has nothing waiting still finds room. `concurrent` bounds the tenant's begun runs.
+        """
+        account = self._accounts.setdefault(tenant, _Account())
+        account.concurrent = concurrent
+        if self.running >= self.slots or not self._may_begin(account):
+            refused = self._refusal(account, queue_length, may_wait)
+            if refused is not None:
+                self._forget_idle()
+                return refused
+        self._come_back(account)
+        account.weight = weight
+        ticket = Ticket(tenant, now)
+        account.queue.append(ticket)
+        return ticket
+
+    def _refusal(self, account: _Account, queue_length: int, may_wait: bool) -> Refused | None:
+        length = len(account.queue)
+        if not may_wait:
+            if account.concurrent is not None and account.begun >= account.concurrent:
+                return Refused("concurrent_runs", account.begun, account.concurrent)
+            return Refused("queue_length", length, 0)
+        if length >= queue_length:
+            return Refused("queue_length", length, queue_length)
+        if self.total_queue is not None and length >= self.total_queue - self.queued:
+            return Refused("queue_length", length, self.total_queue, engine_wide=True)
+        return None
+
+    def next_start(self, now: float) -> Ticket | None:
+        """The run to start or resume now, or None when no slot is free or nobody can use one.
+
+        Ties: who has waited longest. A run that was put aside is told by its `started_at`; its slot is its own again.
+        """
+        if self.running >= self.slots:
+            return None
+        account = self._first()
+        if account is None:
+            return None
+        self._note_present()
+        if account.ready:
+            ticket = account.ready.popleft()
+            ticket.aside = False
+            ticket.resumed_with = ticket.computed
+        else:
+            ticket = account.queue.popleft()
+            ticket.started_at = now
+            ticket.charged = ASSUMED_CPU_S
+            account.virtual += ASSUMED_CPU_S / account.weight
+            account.begun += 1
+            self.begun += 1
+        account.running += 1
+        self.running += 1
+        self._on_slots[ticket] = None
+        return ticket
+
+    def use(self, ticket: Ticket, cpu_s: float, charge_s: float = 0.0) -> None:
+        """A started run has used `cpu_s` seconds of CPU so far; its tenant is charged `charge_s`, if that is more."""
+        ticket.computed = max(ticket.computed, cpu_s)
+        charge_s = max(charge_s, cpu_s)
+        if charge_s > ticket.charged:
+            account = self._accounts[ticket.tenant]
+            account.virtual += (charge_s - ticket.charged) / account.weight
+            ticket.charged = charge_s
+
+    def preempt(self, now: float) -> Ticket | None:
+        """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
+
+        The caller stops it, and then asks `next_start`. First who only waits for the host, longest first; then the
+        tenant that has used most, if that is no less than who waits has, and its run had its slice. A run that waits
+        for the host is not resumed before `wake`.
+        """
+        if self.running < self.slots:
+            return None
+        first = self._first()
+        if first is None:
+            return None
+        idle = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
+        if idle:
+            return self._put_aside(min(idle, key=lambda t: t.waiting_since or 0.0), now)
+        busy = [
+            (self._accounts[t.tenant].virtual, -number, t)
+            for number, t in enumerate(self._on_slots)
+            if t.computed - t.resumed_with >= SLICE_S and self._accounts[t.tenant] is not first
+        ]
+        if not busy or max(busy)[0] < first.virtual:
+            return None
+        return self._put_aside(max(busy)[2], now)
+
+    def _put_aside(self, ticket: Ticket, now: float) -> Ticket:
+        account = self._accounts[ticket.tenant]
+        account.running -= 1
+        self.running -= 1
+        del self._on_slots[ticket]
+        ticket.aside = True
+        if ticket.waiting_since is None:
+            ticket.ready_at = now
+            account.ready.append(ticket)
+        return ticket
+
+    def wake(self, ticket: Ticket, now: float) -> None:
+        """A run that was put aside while it waited for the host can go on."""
+        if ticket.aside and ticket.waiting_since is not None:
+            account = self._accounts[ticket.tenant]
+            self._come_back(account)
+            ticket.ready_at = now
+            account.ready.append(ticket)
+        ticket.waiting_since = None
+
+    def finish(self, ticket: Ticket, cpu_s: float) -> None:
+        """A started run ended after `cpu_s` seconds of CPU: free its slot and place, and charge its tenant."""
+        account = self._accounts[ticket.tenant]
+        competed = self._competes(account)
+        if not ticket.aside:
+            account.running -= 1
+            self.running -= 1
+            del self._on_slots[ticket]
+        elif ticket.waiting_since is None:
+            account.ready.remove(ticket)
+        account.begun -= 1
+        self.begun -= 1
+        account.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / account.weight
+        if not competed and self._competes(account):  # the next of its queue had waited for this one's place alone
+            self._note_present(apart_from=account)
+            account.virtual = max(account.virtual, self._present)
+        self._forget_idle()
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """A queued run is no longer wanted: its caller went away or waited too long."""
+        self._accounts[ticket.tenant].queue.remove(ticket)
+        self._forget_idle()
+
+    def _first(self) -> _Account | None:
+        """The tenant whose turn it is, of those that could use a slot."""
+        best: _Account | None = None
+        best_key = (0.0, 0.0)
+        for account in self._accounts.values():
+            if account.ready:
+                key = (account.virtual, account.ready[0].ready_at)
+            elif account.queue and self._may_begin(account):
+                key = (account.virtual, account.queue[0].offered_at)
+            else:
+                continue
+            if best is None or key < best_key:
+                best, best_key = account, key
+        return best
+
+    def _may_begin(self, account: _Account) -> bool:
+        """Whether one more run of this tenant may begin. It may hold as many places as it leaves for others."""
+        if account.concurrent is not None and account.begun >= account.concurrent:
+            return False
+        return account.begun < self.places - self.begun
+
+    def _competes(self, account: _Account) -> bool:
+        """Whether it has a slot, or could use one. One that only waits for the host, or for its own runs, is away."""
+        return account.running > 0 or bool(account.ready) or (bool(account.queue) and self._may_begin(account))
+
+    def _come_back(self, account: _Account) -> None:
+        """A tenant that was away will want a slot: what it did not use meanwhile is not saved up for it."""
+        if self._competes(account):
+            return
+        self._note_present()
+        # Never before one that has not begun: or newcomers, one after the other, would keep it from its start.
+        credit = SLICE_S if all(a.begun for a in self._accounts.values() if a.active) else 0.0
+        account.virtual = max(account.virtual, self._present - credit)
+
+    def _note_present(self, apart_from: _Account | None = None) -> None:
+        """The present is the least virtual time of those who compete, and never goes back."""
+        competing = (a.virtual for a in self._accounts.values() if a is not apart_from and self._competes(a))
+        self._present = max(self._present, min(competing, default=self._present))
+
+    def _forget_idle(self) -> None:
+        # An idle tenant's debt expires once the present has passed it; until then it is kept, or idling for a moment
+        # would wipe it out.
+        if not any(account.active for account in self._accounts.values()):
+            self._accounts.clear()  # nobody is left to be fair to
+            self._present = 0.0
+            return
+        self._note_present()
+        past = self._present - SLICE_S
+        for name in [n for n, a in self._accounts.items() if not a.active and a.virtual <= past]:
+            del self._accounts[name]
