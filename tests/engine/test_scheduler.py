@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduler import ASSUMED_CPU_S, BRIEF_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
 
 TENANTS = ["a", "b", "c", "d"]
 costs = st.floats(0, 2.0)
@@ -455,20 +455,50 @@ def test_one_that_was_put_aside_may_end_without_ever_going_on() -> None:
         assert other.tenant == "other"
 
 
-def test_who_holds_a_slot_and_computes_little_is_charged_and_keeps_it_for_its_slice() -> None:
+def test_who_holds_a_slot_and_computes_little_is_charged_and_soon_gives_it_to_who_was_not() -> None:
     scheduler = Scheduler(1, 8)
     offer(scheduler, "asker")
     asker = scheduler.next_start(0)
     assert asker is not None
     offer(scheduler, "other", now=0)
-    scheduler.use(asker, 0.001, 1.0)
+    scheduler.use(asker, BRIEF_S / 2, 1.0)
     assert scheduler.preempt(1.0) is None
-    scheduler.use(asker, SLICE_S, 1.1)
+    scheduler.use(asker, BRIEF_S, 1.1)
     assert scheduler.preempt(1.1) is asker
     other = scheduler.next_start(1.1)
     assert other is not None
     scheduler.use(other, 0.5)
     assert scheduler.preempt(1.6) is None, "it has used less than the other was charged for its slot"
+
+
+def test_among_equals_a_run_keeps_its_slot_for_its_slice() -> None:
+    scheduler = Scheduler(1, 8)
+    for tenant in ("one", "other"):
+        offer(scheduler, tenant)
+    first = scheduler.next_start(0)
+    assert first is not None
+    scheduler.use(first, 0.8 * SLICE_S)
+    assert scheduler.preempt(1) is None, "what its start was charged beyond that is not used yet"
+    scheduler.use(first, SLICE_S)
+    assert scheduler.preempt(1) is first
+
+
+def test_who_was_away_waits_only_a_moment_for_a_slot_of_those_that_never_stop() -> None:
+    scheduler = Scheduler(1, 8)
+    for hog in ("hog", "other hog"):
+        offer(scheduler, hog)
+    for now in range(20):  # they take turns, and have used about as much
+        ticket = scheduler.next_start(now)
+        assert ticket is not None
+        while scheduler.preempt(now) is None:
+            scheduler.use(ticket, ticket.computed + SLICE_S)
+    hog = scheduler.next_start(20)
+    assert hog is not None
+    modest = offer(scheduler, "modest", now=20)
+    assert scheduler.preempt(20) is None, "not so soon that nobody gets anything done"
+    scheduler.use(hog, hog.computed + BRIEF_S)
+    assert scheduler.preempt(20) is hog
+    assert scheduler.next_start(20) is modest
 
 
 def test_nobody_is_put_aside_for_a_run_of_its_own_tenant() -> None:
