@@ -1,17 +1,26 @@
-"""What must not grow: the end of a hostile run past its deadline, and the cost of a run with tenants and queues."""
+"""What must not grow: the end of a hostile run past its deadline, and the cost of a run with tenants and queues.
+
+    python -m benchmarks.bounds
+
+prints what the scheduler alone takes for a run, by how many tenants wait; `benchmarks.table` has the rest.
+"""
 
 import os
+import statistics
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
 
+from benchmarks import machine
 from benchmarks.contest import tree_cpu_s
 from benchmarks.floor import AGENT, DOCUMENT, OneDocument
 from engine.bridge import knowledge
 from engine.config import Config, LimitsConfig, SandboxConfig
 from engine.engine import Engine, open_engine
 from engine.run import RunRequest, Script
+from engine.scheduler import Refused, Scheduler
 from engine.tenant import DEFAULT_TENANT, Tenant
 from sandbox.outcome import Outcome
 
@@ -116,3 +125,39 @@ async def _cpu_us(engine: Engine, tenants: list[Tenant], each: int, seconds: flo
     if not runs:
         raise RuntimeError(f"no run ended within {seconds:g} s")
     return cpu_s / runs * 1e6
+
+
+# ---- the scheduler alone ----------------------------------------------------------------------------------------
+
+
+def steps(tenants: int, runs: int) -> float:
+    """CPU microseconds of the scheduler per run (offered, started, reviewed, ended), with so many tenants that wait."""
+    scheduler = Scheduler(slots=2, places=14)
+
+    def offer(number: int, now: float) -> None:
+        if isinstance(scheduler.offer(f"t{number}", now, queue_length=WAITING), Refused):
+            raise RuntimeError("a run was refused")
+
+    for number in range(tenants):
+        for _ in range(3):
+            offer(number, 0.0)
+    begun = time.process_time()
+    for now in range(runs):
+        while scheduler.next_start(now) is not None:
+            pass
+        scheduler.preempt(now)
+        first = scheduler.on_slots[0]
+        scheduler.finish(first, 0.001)
+        offer(int(first.tenant[1:]), now)
+    return (time.process_time() - begun) / runs * 1e6
+
+
+def main() -> None:
+    print(machine.line(machine.facts()))
+    for tenants in (1, 10, 100, 1_000, 10_000):
+        taken = statistics.median(steps(tenants, 3_000) for _ in range(5))
+        print(f"{tenants:6,} tenants that wait: {taken:.1f} us of the scheduler a run")
+
+
+if __name__ == "__main__":
+    main()
