@@ -24,9 +24,9 @@ from engine.least import Key, Least
 ASSUMED_CPU_S = 0.005
 # A run keeps its slot at least for this much CPU time. Five times what a typical run needs: few are ever put aside.
 SLICE_S = 0.005
-# And for this much where somebody waits who has used a slice less, as who asks rarely has. The rest of a slice would be
-# most of the time that its run takes.
-BRIEF_S = 0.001
+# Or for none, where one waits whose tenant has used less by this much, as who asks rarely has: the rest of a slice
+# would be most of the time that its run takes. Who was away has a slice of credit; this is a little less, for rounding.
+FAR_AHEAD_S = 0.9 * SLICE_S
 # A run that waits for the host longer than this gives its slot to one that can compute.
 PATIENCE_S = 0.005
 
@@ -235,8 +235,8 @@ class Scheduler:
         """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
 
         The caller stops it, and then asks `next_start`. First who only waits for the host, longest first; then the
-        tenant that has used most, if that is no less than who waits has, and its run had its slice; a brief one, if
-        it has used more by a slice. A run that waits for the host is not resumed before `wake`.
+        tenant that has used most, if that is no less than who waits has, and its run had its slice; or has used more by
+        far, and its run has computed at all. A run that waits for the host is not resumed before `wake`.
         """
         if self.running < self.slots:
             return None
@@ -247,17 +247,21 @@ class Scheduler:
         idle = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
         if idle:
             return self._put_aside(min(idle, key=lambda t: t.waiting_since or 0.0), now)
-        far_ahead = first.virtual + 0.9 * SLICE_S  # who was away has a slice of credit; a little less, for rounding
         busy = []
         for number, ticket in enumerate(self._on_slots):
             account = self._accounts[ticket.tenant]
-            assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
-            slice_s = BRIEF_S if account.virtual - assumed_s / account.weight >= far_ahead else SLICE_S
-            if account is not first and ticket.computed - ticket.resumed_with >= slice_s:
+            had_slice = ticket.computed - ticket.resumed_with >= SLICE_S
+            if account is not first and (had_slice or self._is_far_ahead(ticket, first)):
                 busy.append((account.virtual, -number, ticket))
         if not busy or max(busy)[0] < first.virtual:
             return None
         return self._put_aside(max(busy)[2], now)
+
+    def _is_far_ahead(self, ticket: Ticket, of: _Account) -> bool:
+        """Whether this run has computed, and its tenant has used more than another one by far."""
+        account = self._accounts[ticket.tenant]
+        assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
+        return ticket.computed > 0 and account.virtual - assumed_s / account.weight >= of.virtual + FAR_AHEAD_S
 
     def _put_aside(self, ticket: Ticket, now: float) -> Ticket:
         account = self._accounts[ticket.tenant]

@@ -134,6 +134,8 @@ class Turns:
         # Invariant: exactly the tickets that have begun and not ended.
         self._turns: dict[Ticket, Turn] = {}
         self._work = trio.Event()
+        # The pause of `watch` that is under way, or the last one.
+        self._pause = trio.CancelScope()
 
     def begin(self, tenant: Tenant, quotas: BoundQuotas, ticket: Ticket) -> Turn:
         """A run has its start."""
@@ -157,6 +159,11 @@ class Turns:
         self._fill(now)
         if self._scheduler.waiting:
             self.review(now)
+            # The pause may have begun when nobody waited.
+            self._pause.deadline = min(self._pause.deadline, now + self._pause_s())
+
+    def _pause_s(self) -> float:
+        return BUSY_POLL_S if self._scheduler.waiting else POLL_S
 
     def _fill(self, now: float) -> None:
         while (ticket := self._scheduler.next_start(now)) is not None:
@@ -195,5 +202,6 @@ class Turns:
             if not self._turns:
                 self._work = trio.Event()
                 await self._work.wait()
-            await trio.sleep(BUSY_POLL_S if self._scheduler.waiting else POLL_S)
+            with trio.CancelScope(deadline=trio.current_time() + self._pause_s()) as self._pause:
+                await trio.sleep_forever()
             self.review(trio.current_time())

@@ -6,7 +6,7 @@ What `engine.scheduler` decides in O(log n) must be what this decides: `test_sch
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.scheduler import ASSUMED_CPU_S, BRIEF_S, PATIENCE_S, SLICE_S, Refused, Ticket
+from engine.scheduler import ASSUMED_CPU_S, FAR_AHEAD_S, PATIENCE_S, SLICE_S, Refused, Ticket
 
 
 @dataclass(slots=True)
@@ -164,17 +164,17 @@ class PlainScheduler:
         busy = [
             (self._accounts[t.tenant].virtual, -number, t)
             for number, t in enumerate(self._on_slots)
-            if self._accounts[t.tenant] is not first and t.computed - t.resumed_with >= self._slice_s(t, first)
+            if self._accounts[t.tenant] is not first
+            and (t.computed - t.resumed_with >= SLICE_S or self._is_far_ahead(t, first))
         ]
         if not busy or max(busy)[0] < first.virtual:
             return None
         return self._put_aside(max(busy)[2], now)
 
-    def _slice_s(self, ticket: Ticket, first: _Account) -> float:
+    def _is_far_ahead(self, ticket: Ticket, of: _Account) -> bool:
         account = self._accounts[ticket.tenant]
         assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
-        far_ahead = account.virtual - assumed_s / account.weight >= first.virtual + 0.9 * SLICE_S
-        return BRIEF_S if far_ahead else SLICE_S
+        return ticket.computed > 0 and account.virtual - assumed_s / account.weight >= of.virtual + FAR_AHEAD_S
 
     def _put_aside(self, ticket: Ticket, now: float) -> Ticket:
         account = self._accounts[ticket.tenant]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import ASSUMED_CPU_S, BRIEF_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
 
 TENANTS = ["a", "b", "c", "d"]
 costs = st.floats(0, 2.0)
@@ -461,9 +461,9 @@ def test_who_holds_a_slot_and_computes_little_is_charged_and_soon_gives_it_to_wh
     asker = scheduler.next_start(0)
     assert asker is not None
     offer(scheduler, "other", now=0)
-    scheduler.use(asker, BRIEF_S / 2, 1.0)
-    assert scheduler.preempt(1.0) is None
-    scheduler.use(asker, BRIEF_S, 1.1)
+    scheduler.use(asker, 0.0, 1.0)
+    assert scheduler.preempt(1.0) is None, "it has not begun to compute"
+    scheduler.use(asker, 0.001, 1.1)
     assert scheduler.preempt(1.1) is asker
     other = scheduler.next_start(1.1)
     assert other is not None
@@ -483,7 +483,7 @@ def test_among_equals_a_run_keeps_its_slot_for_its_slice() -> None:
     assert scheduler.preempt(1) is first
 
 
-def test_who_was_away_waits_only_a_moment_for_a_slot_of_those_that_never_stop() -> None:
+def test_who_was_away_gets_the_slot_of_one_that_never_stops_before_that_had_its_slice() -> None:
     scheduler = Scheduler(1, 8)
     for hog in ("hog", "other hog"):
         offer(scheduler, hog)
@@ -495,10 +495,13 @@ def test_who_was_away_waits_only_a_moment_for_a_slot_of_those_that_never_stop() 
     hog = scheduler.next_start(20)
     assert hog is not None
     modest = offer(scheduler, "modest", now=20)
-    assert scheduler.preempt(20) is None, "not so soon that nobody gets anything done"
-    scheduler.use(hog, hog.computed + BRIEF_S)
     assert scheduler.preempt(20) is hog
     assert scheduler.next_start(20) is modest
+    second = offer(scheduler, "second", now=20)
+    scheduler.use(modest, 0.001)
+    assert scheduler.preempt(20) is None, "those who were away wait for each other's slices"
+    scheduler.finish(modest, 0.002)
+    assert scheduler.next_start(20) is second
 
 
 def test_nobody_is_put_aside_for_a_run_of_its_own_tenant() -> None:

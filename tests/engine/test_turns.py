@@ -1,0 +1,134 @@
+"""When who waits gets a slot: turns beside workers that compute whenever they are not halted, on a clock of our own."""
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from engine.pool import Pool
+from engine.quota import bind_quotas
+from engine.scheduler import SLICE_S, Scheduler, Ticket
+from engine.tenant import Tenant
+from engine.turns import BUSY_POLL_S, POLL_S, Turn, Turns
+from engine.worker import Worker
+
+
+class Computing:
+    """A worker that uses all the CPU time it is let have."""
+
+    awaiting = False
+
+    def __init__(self) -> None:
+        self._used = 0.0
+        self._since: float | None = trio.current_time()
+
+    def cpu_s(self) -> float:
+        return self._used + (0.0 if self._since is None else trio.current_time() - self._since)
+
+    def halt(self) -> None:
+        self._used, self._since = self.cpu_s(), None
+
+    def proceed(self) -> None:
+        self._since = trio.current_time()
+
+
+class Places:
+    """What turns know of a pool."""
+
+    aside = 0
+
+
+class World:
+    """One slot. Runs begin as soon as they are given their start."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(1, 8)
+        self.pool = Places()
+        self.turns = Turns(self.scheduler, cast(Pool, self.pool), None, self.begin)
+        self.under_way: dict[Ticket, tuple[Turn, Any]] = {}
+
+    def ask(self, tenant: str) -> Ticket:
+        ticket = self.scheduler.offer(tenant, trio.current_time(), queue_length=9)
+        assert isinstance(ticket, Ticket)
+        self.turns.start_waiting()
+        return ticket
+
+    def begin(self, ticket: Ticket) -> None:
+        tenant, worker = Tenant(ticket.tenant), Computing()
+        turn = self.turns.begin(tenant, bind_quotas(tenant, {}, 1), ticket)
+        turn.join(cast(Worker, worker))
+        self.under_way[ticket] = turn, worker
+
+    def end(self, ticket: Ticket) -> None:
+        turn, worker = self.under_way.pop(ticket)
+        turn.leave(worker)
+        self.turns.end(turn)
+
+    @property
+    def computing(self) -> list[str]:
+        return [ticket.tenant for ticket in self.scheduler.on_slots]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        world = World()
+        nursery.start_soon(world.turns.watch)
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_asks_rarely_gets_the_slot_of_one_that_never_stops_at_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.ask("hog")
+    await trio.sleep(1)
+    modest = world.ask("modest")
+    assert world.computing == ["modest"]
+    assert world.pool.aside == 1
+    world.end(modest)
+    assert world.computing == ["hog"]
+    assert world.pool.aside == 0
+
+
+async def test_who_begins_to_wait_in_a_long_pause_is_looked_at_after_a_short_one(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.ask("one")
+    await trio.sleep(POLL_S / 10)
+    world.ask("other")
+    assert world.computing == ["one"], "it has not had its slice"
+    await trio.sleep(BUSY_POLL_S * 1.5)
+    assert world.computing == ["other"]
+    assert BUSY_POLL_S * 1.5 < POLL_S * 0.9
+
+
+async def test_two_that_never_stop_take_turns_of_a_slice_or_a_little_more(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.ask("one")
+    world.ask("other")
+    held, since = [], trio.current_time()
+    holder = world.computing
+    while len(held) < 20:
+        await trio.sleep(BUSY_POLL_S / 10)
+        if world.computing != holder:
+            held.append(trio.current_time() - since)
+            holder, since = world.computing, trio.current_time()
+    # A step is the clock's of this test, and so is the first look.
+    assert min(held[1:]) >= SLICE_S - BUSY_POLL_S / 5
+    assert max(held) <= SLICE_S + 2 * BUSY_POLL_S + BUSY_POLL_S / 5
+
+
+async def test_a_turn_that_ends_while_it_is_put_aside_gives_its_place_back(
+    world: World, autojump_clock: MockClock
+) -> None:
+    hog = world.ask("hog")
+    await trio.sleep(1)
+    world.ask("modest")
+    assert world.pool.aside == 1
+    world.end(hog)
+    assert world.pool.aside == 0
+    assert world.computing == ["modest"]
