@@ -220,14 +220,18 @@ class Engine:
             weight=tenant.weight,
             concurrent=int(quotas["concurrent_runs"]),
             may_wait=describes or self._config.tenants.on_limit == "queue",
+            at_once=True,
         )
         if isinstance(offered, Refused):
             raise _no_room(offered, quotas)
         self._idle = trio.Event() if self._idle.is_set() else self._idle
-        self._turns.start_waiting()
         if offered.started_at is not None:  # at once, as most are: no event, no scope, no trip through the scheduler
             return offered
         started = self._starts[offered] = trio.Event()
+        if self._scheduler.queued_of(tenant.id) == 1:
+            self._turns.make_room()
+        else:  # whether there should be room was looked at for those of its tenant that wait already
+            self._turns.start_waiting()
         bound = self._config.limits.queue_timeout_s
         try:
             with trio.move_on_after(bound):

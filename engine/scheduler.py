@@ -151,8 +151,11 @@ class Scheduler:
         weight: float = 1.0,
         concurrent: int | None = None,
         may_wait: bool = True,
+        at_once: bool = False,
     ) -> Ticket | Refused:
         """Admit one run into its tenant's queue, or refuse it at once.
+
+        With `at_once` it has started when nobody else waits and a slot is free: what `next_start` would say next.
 
         Refused when it cannot start now and `queue_length` others already wait, or it is not to wait at all
         (`may_wait`), or all queues together are as good as full: a tenant may fill as much of `total_queue` as is left
@@ -174,6 +177,10 @@ class Scheduler:
         self._come_back(account)
         account.weight = weight
         ticket = Ticket(tenant, now)
+        if at_once and self.running < self.slots and not self.waiting and self._may_begin(account):
+            self._note_present([((account.virtual, now, account.number), account)])
+            self._begin(account, ticket, now)
+            return ticket
         account.queue[ticket] = None
         self.queued += 1
         self._arrange(account)
@@ -207,19 +214,26 @@ class Scheduler:
             ticket = account.ready.popleft()
             ticket.aside = False
             ticket.resumed_with = ticket.computed
+            self._take_slot(account, ticket)
         else:
             ticket, _ = account.queue.popitem(last=False)
             self.queued -= 1
-            ticket.started_at = now
-            ticket.charged = ASSUMED_CPU_S
-            account.virtual += ASSUMED_CPU_S / account.weight
-            account.begun += 1
-            self.begun += 1
+            self._begin(account, ticket, now)
+        return ticket
+
+    def _begin(self, account: _Account, ticket: Ticket, now: float) -> None:
+        ticket.started_at = now
+        ticket.charged = ASSUMED_CPU_S
+        account.virtual += ASSUMED_CPU_S / account.weight
+        account.begun += 1
+        self.begun += 1
+        self._take_slot(account, ticket)
+
+    def _take_slot(self, account: _Account, ticket: Ticket) -> None:
         account.running += 1
         self.running += 1
         self._on_slots[ticket] = None
         self._arrange(account)
-        return ticket
 
     def use(self, ticket: Ticket, cpu_s: float, charge_s: float = 0.0) -> None:
         """A started run has used `cpu_s` seconds of CPU so far; its tenant is charged `charge_s`, if that is more."""

@@ -154,7 +154,11 @@ class Turns:
         self.start_waiting()
 
     def start_waiting(self) -> None:
-        """Give every free slot to whose turn it is. Where none is free, look whether one should be."""
+        """Give every free slot to whose turn it is."""
+        self._fill(trio.current_time())
+
+    def make_room(self) -> None:
+        """A tenant that had nothing waiting has now: where no slot is free, look whether one should be."""
         now = trio.current_time()
         self._fill(now)
         if self._scheduler.waiting:

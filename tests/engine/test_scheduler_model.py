@@ -42,18 +42,28 @@ class Both:
     def offer(self) -> None:
         draw = self.random.choice
         tenant, length, weight = draw(self.tenants), draw((0, 1, 3, 100, 100)), draw((0.5, 1.0, 1.0, 4.0))
-        concurrent, may_wait = draw((None, None, None, 0, 1, 2, 5)), draw((True, True, True, False))
-        one, two = (
-            scheduler.offer(
-                tenant, self.now, queue_length=length, weight=weight, concurrent=concurrent, may_wait=may_wait
-            )
-            for scheduler in (self.ours, self.model)
-        )  # fmt: skip
+        concurrent, may_wait, at_once = (
+            draw((None, None, None, 0, 1, 2, 5)),
+            draw((True, True, True, False)),
+            draw((True, False)),
+        )
+        given = {"queue_length": length, "weight": weight, "concurrent": concurrent, "may_wait": may_wait}
+        alone = not self.model.waiting and self.model.running < self.model.slots
+        one = self.ours.offer(tenant, self.now, **given, at_once=at_once)
+        two = self.model.offer(tenant, self.now, **given)
         if isinstance(one, Refused) or isinstance(two, Refused):
             assert one == two
             return
         self.pairs[one] = two
-        self.queued.append(one)
+        if one.started_at is None:
+            self.queued.append(one)
+            # It would have been the next one, but that its tenant may have no more at once.
+            assert not (at_once and alone) or self.model.next_start(self.now) is None
+        else:
+            assert at_once
+            assert alone
+            assert self.model.next_start(self.now) is two
+            self.started.append(one)
 
     def next_start(self) -> None:
         ticket = self.ours.next_start(self.now)

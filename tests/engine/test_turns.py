@@ -24,11 +24,11 @@ class Computing:
         self._used = 0.0
         self._since: float | None = trio.current_time()
 
-    def cpu_s(self) -> float:
+    def run_cpu_s(self) -> float:
         return self._used + (0.0 if self._since is None else trio.current_time() - self._since)
 
     def halt(self) -> None:
-        self._used, self._since = self.cpu_s(), None
+        self._used, self._since = self.run_cpu_s(), None
 
     def proceed(self) -> None:
         self._since = trio.current_time()
@@ -52,7 +52,7 @@ class World:
     def ask(self, tenant: str) -> Ticket:
         ticket = self.scheduler.offer(tenant, trio.current_time(), queue_length=9)
         assert isinstance(ticket, Ticket)
-        self.turns.start_waiting()
+        self.turns.make_room()
         return ticket
 
     def begin(self, ticket: Ticket) -> None:
