@@ -20,7 +20,6 @@ from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, sho
 from engine.run import RunRequest, RunResult, Usage
 from engine.scheduler import Refused, Scheduler, Ticket
 from engine.secrets import NoSecrets, SecretSource
-from engine.supervisor import Meter
 from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits, within
 from engine.turns import Turn, Turns
 from engine.usage import Book
@@ -72,7 +71,6 @@ class Engine:
         self._config = config
         self._pool = pool
         self._bridge = bridge
-        self._meter = Meter(pool, metrics)
         tenants = config.tenants
         total = tenants.total
         self._scheduler = Scheduler(
@@ -198,9 +196,7 @@ class Engine:
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None
         clean = False
         try:
-            result = await supervisor.execute(
-                request, worker, turn, self._meter, self._bridge, self.metrics, self.book, queue_s
-            )
+            result = await supervisor.execute(request, worker, turn, self._bridge, self.metrics, self.book, queue_s)
             clean = result.outcome.worker_survives
             return result
         finally:
@@ -293,8 +289,7 @@ class Engine:
     async def watch(self) -> None:
         """The engine's background work. Runs until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._meter.enforce_cpu)
-            nursery.start_soon(self._meter.measure_memory)
+            nursery.start_soon(supervisor.measure_memory, self._pool, self.metrics)
             nursery.start_soon(self._turns.watch)
 
 

@@ -59,7 +59,7 @@ QUOTAS: dict[str, QuotaSpec] = {
         QuotaSpec(
             "cpu_seconds_per_minute", "s", 30,
             "half of one core, all the time",
-            "the scheduler before a run starts, the meter while it runs",
+            "the scheduler before a run starts, its turn while it runs",
             "this tenant used {bound} seconds of CPU time within a minute",
         ),
         QuotaSpec(

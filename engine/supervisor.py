@@ -1,8 +1,7 @@
-"""One run on a leased worker, and the meter that watches all of them: where decisions about a run are carried out."""
+"""One run on a leased worker: where decisions about a run are carried out. And the gauge of all workers' memory."""
 
 import random
 import time
-from dataclasses import dataclass
 
 import msgspec
 import psutil
@@ -25,86 +24,29 @@ from sandbox.outcome import Outcome
 
 log = structlog.get_logger("engine.run")
 
-# How often running workers' CPU clocks are read. A run is stopped at most this long after its CPU budget, plus the
-# time of the kill; reading one clock takes about 1 us.
-CPU_POLL_S = 0.02
 # How often every worker's memory is read with psutil (about 50 us each).
 MEMORY_POLL_S = 1.0
 # What is shown of a script's error and of its traceback, in characters.
 MAX_MESSAGE, MAX_TRACEBACK = 4096, 8192
 
 
-@dataclass(slots=True)
-class _Watched:
-    worker: Worker
-    granted: float
-    cpu_limit: float  # what is left of `granted` after what other runs used on its behalf
-
-
-class Meter:
-    """Watches leased workers: CPU time against each run's budget, memory for the gauges."""
-
-    def __init__(self, pool: Pool, metrics: Metrics) -> None:
-        self._pool = pool
-        self._metrics = metrics
-        # Invariant: exactly the workers with a run under way.
-        self._watched: dict[int, _Watched] = {}
-        self._work = trio.Event()
-
-    def watch(self, worker: Worker, cpu_limit: float) -> None:
-        """A run has begun on this worker."""
-        self._watched[worker.serial] = _Watched(worker, cpu_limit, cpu_limit)
-        self._work.set()
-
-    def unwatch(self, worker: Worker) -> None:
-        """The run ended."""
-        del self._watched[worker.serial]
-
-    def charge(self, worker: Worker, cpu_s: float) -> None:
-        """Another run used CPU time on behalf of the one on this worker: its budget shrinks, at once."""
-        watched = self._watched[worker.serial]
-        watched.cpu_limit -= cpu_s
-        self._judge(watched)
-
-    def cpu_left(self, worker: Worker) -> float:
-        """CPU seconds that the run on this worker may still use."""
-        watched = self._watched[worker.serial]
-        return max(0.0, watched.cpu_limit - worker.run_cpu_s())
-
-    def _judge(self, watched: _Watched) -> None:
-        used = watched.worker.run_cpu_s()
-        if used > watched.cpu_limit:
-            # What was charged counts as used: the limit that the script knows is the one it began with.
-            watched.worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used + watched.granted - watched.cpu_limit, 3)))
-
-    async def enforce_cpu(self) -> None:
-        """Kill what has used up its CPU budget. Sleeps while nothing runs. Runs until cancelled."""
-        while True:
-            if not self._watched:
-                self._work = trio.Event()
-                await self._work.wait()
-            await trio.sleep(CPU_POLL_S)
-            for watched in list(self._watched.values()):
-                self._judge(watched)
-
-    async def measure_memory(self) -> None:
-        """Keep the gauges of workers and their memory true. Runs until cancelled."""
-        while True:
-            total = 0
-            for worker in self._pool.live():
-                try:
-                    total += psutil.Process(worker.pid).memory_info().rss
-                except psutil.Error:
-                    continue  # it ended between the two lines
-            self._metrics.worker_memory_bytes = total
-            await trio.sleep(MEMORY_POLL_S)
+async def measure_memory(pool: Pool, metrics: Metrics) -> None:
+    """Keep the gauge of all workers' memory true. Runs until cancelled."""
+    while True:
+        total = 0
+        for worker in pool.live():
+            try:
+                total += psutil.Process(worker.pid).memory_info().rss
+            except psutil.Error:
+                continue  # it ended between the two lines
+        metrics.worker_memory_bytes = total
+        await trio.sleep(MEMORY_POLL_S)
 
 
 async def execute(
     request: RunRequest,
     worker: Worker,
     turn: Turn,
-    meter: Meter,
     bridge: Bridge,
     metrics: Metrics,
     book: Book,
@@ -114,12 +56,11 @@ async def execute(
 
     Cancellation kills the worker and waits until it is reaped. Raises Problem for arguments that no script can take.
     """
-    recorder = _Recorder(request, worker, turn, bridge, meter)
+    recorder = _Recorder(request, worker, turn, bridge)
     message = _message(request, worker)
     peak_before = worker.peak_memory_bytes
     worker.begin()
-    meter.watch(worker, request.limits.values.cpu_s)
-    turn.join(worker)
+    turn.join(worker, request.limits.values.cpu_s)
     started = time.perf_counter()
 
     def used() -> Usage:
@@ -150,7 +91,6 @@ async def execute(
         raise
     finally:
         worker.end()
-        meter.unwatch(worker)
         turn.leave(worker)
     usage = used()
     book.note(request, verdict.outcome, usage)
@@ -188,7 +128,7 @@ def _message(request: RunRequest, worker: Worker) -> Run:
 class _Recorder:
     """What a run says on its way: calls counted and answered, lines and progress handed on."""
 
-    def __init__(self, request: RunRequest, worker: Worker, turn: Turn, bridge: Bridge, meter: Meter) -> None:
+    def __init__(self, request: RunRequest, worker: Worker, turn: Turn, bridge: Bridge) -> None:
         self.run_id = new_run_id()
         self.calls: dict[str, int] = {}
         self.call_count = 0
@@ -199,7 +139,6 @@ class _Recorder:
         self._worker = worker
         self._turn = turn
         self._bridge = bridge
-        self._meter = meter
         self._deadline = trio.current_time() + request.limits.values.timeout_s
         self.nested_calls = 0
         self._context = HostContext(request, self.run_id, self._line, self._left, self._charge, turn)
@@ -229,14 +168,14 @@ class _Recorder:
     def _left(self) -> dict[str, float]:
         return {
             "timeout_s": max(0.0, self._deadline - trio.current_time()),
-            "cpu_s": self._meter.cpu_left(self._worker),
+            "cpu_s": self._turn.cpu_left(self._worker),
             "host_calls": self._request.limits["host_calls"] - self.call_count - self.nested_calls,
         }
 
     def _charge(self, usage: Usage) -> None:
         self.nested_cpu_s += usage.cpu_s + usage.nested_cpu_s
         self.nested_calls += usage.host_call_count + usage.nested_host_calls
-        self._meter.charge(self._worker, usage.cpu_s + usage.nested_cpu_s)
+        self._turn.spend(self._worker, usage.cpu_s + usage.nested_cpu_s)
         self._calls_left()
 
     def on_log(self, message: Log) -> None:

@@ -1,10 +1,12 @@
-"""Turns at computing: which runs compute now, who is put aside for whom, and what their tenants' quotas are charged.
+"""Turns at computing: which runs compute now, who is put aside for whom, and what the CPU time of all that is held to.
 
-The scheduler decides; here workers are halted and let go on, and their CPU clocks read. A turn belongs to one admitted
+The scheduler decides; here workers are halted and let go on, and their CPU clocks read, for the scheduler, for the
+limits of runs and for the quotas of tenants. A turn belongs to one admitted
 run and to every run that is made on its behalf: while it is put aside, none of their workers computes.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import trio
 
@@ -16,13 +18,22 @@ from engine.verdict import Mark
 from engine.worker import Worker
 from sandbox.outcome import Outcome
 
-# How often running workers' clocks are read for the scheduler (1 us each): while a run waits for a slot, and else.
+# How often running workers' clocks are read (1 us each): while a run waits for a slot, and else. A run is stopped at
+# most this long after its CPU budget, plus the time of the kill.
 BUSY_POLL_S = 0.005
 POLL_S = 0.02
 # About what a host call costs the supervisor: 0.1 ms where it is answered from memory, 0.5 for a search.
 HOST_CALL_S = 0.0003
 # How much of the time with a slot counts as used, at least.
 HELD_COUNTS = 0.1
+
+
+@dataclass(slots=True)
+class _Budget:
+    """CPU seconds: what the run on a worker was granted, and what is left of that after what others used for it."""
+
+    granted_s: float
+    limit_s: float
 
 
 class Turn:
@@ -33,7 +44,7 @@ class Turn:
         self.ticket = ticket
         self._quotas = quotas
         self._ledger = ledger
-        self._workers: set[Worker] = set()  # with a run of this turn under way
+        self._workers: dict[Worker, _Budget] = {}  # with a run of this turn under way
         self._cpu_before_s = 0.0  # of workers that have left
         self._calls = 0
         self._held_s = 0.0  # how long it had a slot, before it got the one that it has
@@ -41,19 +52,34 @@ class Turn:
         self._counted_s = 0.0  # what the tenant's quota was charged already
         self._woken = False
 
-    def join(self, worker: Worker) -> None:
-        """A worker begins to compute for this turn: at once, or when it goes on."""
-        self._workers.add(worker)
+    def join(self, worker: Worker, cpu_s: float) -> None:
+        """A worker begins a run for this turn, which may use `cpu_s`: at once, or when the turn goes on."""
+        self._workers[worker] = _Budget(cpu_s, cpu_s)
         if self.ticket.aside:
             worker.halt()
             self._woken = True
 
     def leave(self, worker: Worker) -> None:
         """The worker's run has ended."""
-        self._workers.remove(worker)
+        del self._workers[worker]
         self._cpu_before_s += worker.run_cpu_s()
         if self.ticket.aside:
             worker.proceed()  # it answered, and was halted after that: whoever gets it next must find it able to work
+
+    def cpu_left(self, worker: Worker) -> float:
+        """CPU seconds that the run on this worker may still use."""
+        return max(0.0, self._workers[worker].limit_s - worker.run_cpu_s())
+
+    def spend(self, worker: Worker, cpu_s: float) -> None:
+        """Another run used CPU time on behalf of the one on this worker: its budget shrinks, at once."""
+        budget = self._workers[worker]
+        budget.limit_s -= cpu_s
+        _judge(worker, budget)
+
+    def enforce(self) -> None:
+        """End runs that have used up their budgets."""
+        for worker, budget in self._workers.items():
+            _judge(worker, budget)
 
     def cpu_s(self) -> float:
         """CPU seconds that were used in this turn."""
@@ -119,6 +145,13 @@ class Turn:
         self._woken = False
         for worker in self._workers:
             worker.proceed()
+
+
+def _judge(worker: Worker, budget: _Budget) -> None:
+    used = worker.run_cpu_s()
+    if used > budget.limit_s:
+        # What others used counts as used: the limit that the script knows is the one it began with.
+        worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used + budget.granted_s - budget.limit_s, 3)))
 
 
 class Turns:
@@ -201,11 +234,13 @@ class Turns:
         self._fill(now)
 
     async def watch(self) -> None:
-        """Review while anything runs. Runs until cancelled."""
+        """Enforce budgets and review while anything runs. Runs until cancelled."""
         while True:
             if not self._turns:
                 self._work = trio.Event()
                 await self._work.wait()
             with trio.CancelScope(deadline=trio.current_time() + self._pause_s()) as self._pause:
                 await trio.sleep_forever()
+            for turn in self._turns.values():
+                turn.enforce()
             self.review(trio.current_time())

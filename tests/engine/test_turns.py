@@ -58,7 +58,7 @@ class World:
     def begin(self, ticket: Ticket) -> None:
         tenant, worker = Tenant(ticket.tenant), Computing()
         turn = self.turns.begin(tenant, bind_quotas(tenant, {}, 1), ticket)
-        turn.join(cast(Worker, worker))
+        turn.join(cast(Worker, worker), 60.0)
         self.under_way[ticket] = turn, worker
 
     def end(self, ticket: Ticket) -> None:

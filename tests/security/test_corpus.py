@@ -33,7 +33,7 @@ ALSO_IN_EXECUTION = [name for name in SCRIPTS if name.startswith(("benign/", "pr
 
 # The promise (CONTRACT section 5) and what a shared machine of few cores may add to it. A breach is measured again.
 DEADLINE_GRACE_S = 0.25
-# The meter reads the clock every 20 ms; the kill and the last reading add to that.
+# The clock is read every 20 ms; the kill and the last reading add to that.
 CPU_GRACE_S = 0.15
 # What a worker has besides the script's memory: Python, Lua, the prelude, and an answer on its way out.
 OVERHEAD_BYTES = 48 * MIB
