@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from server import http1, logs, rest
 from server.access import Access, is_loopback
-from server.asgi import MCP_PATH, App, Receive, Scope, Send, exchange_of
+from server.asgi import MCP_PATH, App, Receive, Scope, Send, exchange_of, send_answer
 from server.auth import Auth
 from server.banner import listening, loaded_lines
 from server.guard import Guard
 from server.logs import log
 from server.mcp_http import Mcp
-from server.problems import Answer, problem_answer
+from server.problems import problem_answer
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -44,12 +44,6 @@ class Refused(Exception):
     """The server cannot start as asked. One line for whoever started it."""
 
 
-async def _answer(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that says one thing."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})
-
-
 @asynccontextmanager
 async def open_app(
     service: "Service", settings: ServerConfig, bind_host: str, mcp: Mcp | None = None
@@ -59,16 +53,19 @@ async def open_app(
     An error in a background task cancels the block and comes out of it, so that nothing serves with half its parts.
     """
     speaking = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
-    quart: Any = rest.create(service)
+    plain = rest.Rest(service)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        app: App = speaking if scope["path"] in _MCP_PATHS else quart
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(service.at_hand(exchange_of(scope).tenant))
-            except Problem as problem:
-                app = partial(_answer, problem_answer(problem))
-            await app(scope, receive, send)
+        app: App = speaking if scope["path"] in _MCP_PATHS else plain
+        at_hand = False
+        try:
+            async with service.at_hand(exchange_of(scope).tenant):
+                at_hand = True
+                await app(scope, receive, send)
+        except Problem as problem:
+            if at_hand:  # an application's own fault: these tell their clients of problems themselves
+                raise
+            await send_answer(problem_answer(problem), send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
     auth = Auth(service.control if service.loaded.config.tenants.enabled else None, service.engine.count_request)

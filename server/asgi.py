@@ -9,6 +9,7 @@ import trio
 from engine.control.identity import ANONYMOUS, Identity
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
+from server.problems import Answer
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -105,6 +106,12 @@ def exchange_of(scope: Scope) -> Exchange:
     exchange = scope[KEY]
     assert isinstance(exchange, Exchange)
     return exchange
+
+
+async def send_answer(answer: Answer, send: Send) -> None:
+    """Say a complete answer."""
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 def agent_of(query: bytes) -> str | None:

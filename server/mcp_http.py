@@ -15,7 +15,7 @@ from starlette.requests import Request as StarletteRequest
 
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
-from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of
+from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
 from server.body import check_content_type, parse_json
 from server.mcp import Handlers
 from server.mcp_late import Late
@@ -80,8 +80,7 @@ class Mcp:
         except Problem as problem:
             answer = problem_answer(problem)
         if isinstance(answer, Answer):
-            await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-            await send({"type": "http.response.body", "body": answer.body})
+            await send_answer(answer, send)
             return
         if scope["method"] == "GET":  # a stream on which nothing will ever be said
             exchange.when_draining(exchange.end)

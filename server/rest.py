@@ -1,7 +1,7 @@
-"""The REST front end: every route of CONTRACT section 3, as a Quart-Trio application behind the guard."""
+"""The REST front end: every route of CONTRACT section 3, behind the guard. Quart-Trio has all of them but calls."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from engine.errors import Code, Problem, leaf
 from sandbox.limits import SPECS
 from server import publish, usage
 from server.admin import Admin, Handler
-from server.asgi import Exchange, Receive, Send, agent_of, exchange_of
+from server.asgi import Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
 from server.body import parse_object, unwrap
 from server.logs import report
 from server.problems import Answer, internal, json_answer, problem_answer
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # The builtin tools whose answer to a flat body is flat too (seed "MCP Server API", the shapes of each).
 FLAT_TOOLS = frozenset({"search", "get", "sources"})
+
+# The routes that are answered without Quart: one name in the path, and nothing else to decide.
+_CALLED = frozenset({("POST", "/tools/<name>"), ("POST", "/agents/<name>/prompt")})
 
 _METRICS = CONTENT_TYPE_LATEST.encode()
 
@@ -39,6 +42,126 @@ def engine_version() -> str:
         return version("engine")
     except PackageNotFoundError:
         return "0"
+
+
+class Routes:
+    """The handlers of one service, and the one list of where each is. A handler knows nothing of Quart."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    def all(self) -> tuple[tuple[str, str, Handler], ...]:
+        """Every route as rule, method and handler."""
+        return (
+            ("/health", "GET", self.health),
+            ("/metrics", "GET", self.show_metrics),
+            ("/limits", "GET", self.show_limits),
+            ("/tools/list", "GET", self.list_tools),
+            ("/tools/sources", "GET", self.get_sources),
+            ("/tools/<name>", "POST", self.post_tool),
+            ("/agents/list", "GET", self.list_agents),
+            ("/agents/<name>/prompt", "POST", self.prompt),
+            *Admin(self._service, time.time).routes(),
+            *publish.routes(self._service),
+            *usage.routes(self._service),
+        )
+
+    async def health(self, exchange: Exchange) -> Answer:
+        service = self._service
+        found = service.engine.health()
+        if service.engine.draining:
+            raise Problem(Code.UNAVAILABLE, "the server is shutting down")
+        # Why is in the log: the reason may name files of this machine.
+        if found.pop("trouble", None) and not any(found["workers"].values()):
+            raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
+        if service.loaded.config.tenants.enabled and not exchange.identity.operator:
+            return json_answer({"status": "ok", "version": engine_version()})
+        # Of a configuration that was edited and cannot be used, the last good one is in force: why is in the log.
+        configuration = "ok" if service.trouble is None else "stale"
+        about = {"scripts_failing": len(service.failures), "configuration": configuration}
+        return json_answer({"status": "ok", "version": engine_version(), **found, **about})
+
+    async def list_tools(self, exchange: Exchange) -> Answer:
+        tools = self._service.list_tools(exchange.tenant, agent_of(exchange.query))
+        return json_answer({"tools": [tool.model_dump() for tool in tools]})
+
+    async def list_agents(self, exchange: Exchange) -> Answer:
+        return json_answer({"agents": [agent.model_dump() for agent in self._service.list_agents(exchange.tenant)]})
+
+    async def post_tool(self, exchange: Exchange, name: str) -> Answer:
+        if name == "list" and not any(tool.name == name for tool in self._service.list_tools(exchange.tenant)):
+            raise MethodNotAllowed(["GET", "HEAD"])  # the path of a listing, unless a tool has that name
+        arguments, wrapped = unwrap(parse_object(exchange.body, exchange.headers.get(b"content-type")))
+        return await self._call_tool(exchange, name, arguments, wrapped)
+
+    async def get_sources(self, exchange: Exchange) -> Answer:
+        return await self._call_tool(exchange, "sources", {}, False)
+
+    async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
+        agent = agent_of(exchange.query)
+        called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
+        return json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
+
+    async def prompt(self, exchange: Exchange, name: str) -> Answer:
+        arguments, wrapped = unwrap(parse_object(exchange.body, exchange.headers.get(b"content-type")))
+        resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
+        value = resolved.prompt.model_dump()
+        return json_answer({"result": value} if wrapped else value)
+
+    async def show_limits(self, exchange: Exchange) -> Answer:
+        tenant, engine = exchange.tenant, self._service.engine
+        bound = engine.limits_for({}, tenant)
+        stored = await self._service.stored_bytes(tenant) if self._service.loaded.config.tenants.enabled else None
+        shown = {
+            name: {"value": bound[name], "unit": spec.unit, "source": bound.sources[name]}
+            for name, spec in SPECS.items()
+        }
+        return json_answer({"limits": shown, "quotas": engine.show_quotas(tenant, stored)})
+
+    async def show_metrics(self, exchange: Exchange) -> Answer:
+        if not exchange.identity.operator:
+            tenants = self._service.loaded.config.tenants.enabled
+            whom = "the operator's key" if tenants else "clients on this machine"
+            raise Problem(Code.FORBIDDEN, f"metrics are for {whom}")
+        body = self._service.engine.render_metrics()
+        return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
+
+
+class Rest:
+    """The ASGI application of REST: what is called, at once; everything else through Quart, by the same routes."""
+
+    def __init__(self, service: "Service") -> None:
+        self.routes = Routes(service).all()
+        # Rules of what is called, by the text around the one name in them. Such a POST needs no router: what Quart
+        # makes of every request (its contexts, its request and response) was a sixth of what a prompt cost.
+        self._called: list[tuple[str, str, Handler]] = []
+        for rule, method, handler in self.routes:
+            if (method, rule) in _CALLED:
+                before, _, after = rule.partition("<name>")
+                self._called.append((before, after, handler))
+        self.quart = _quart(self.routes)
+
+    def called(self, method: str, path: str) -> tuple[Handler, str] | None:
+        """The handler of a call and the name in its path: those that Quart's router would find. None: ask that."""
+        if method == "POST":
+            for before, after, handler in self._called:
+                name = path[len(before) : len(path) - len(after)]
+                if name and "/" not in name and path == f"{before}{name}{after}":
+                    return handler, name
+        return None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        called = self.called(scope["method"], path)
+        if called is None:
+            await self.quart(scope, receive, send)  # type: ignore[arg-type]
+            return
+        handler, name = called
+        try:
+            answer = await handler(exchange_of(scope), name=name)
+        except Exception as error:
+            answer = _failed(error, path)
+        await send_answer(answer, send)
 
 
 class _Answered(QuartResponse):
@@ -61,123 +184,41 @@ class _Connection(TrioASGIHTTPConnection):
         else:  # Quart's own: the answer to OPTIONS
             headers = [(name.lower().encode(), value.encode()) for name, value in response.headers.items()]
             answer = Answer(response.status_code, headers, b"")
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        await send_answer(answer, send)
 
 
 class _Quart(QuartTrio):
     asgi_http_class = _Connection
 
 
-def _json(value: Any) -> QuartResponse:
-    return _Answered(json_answer(value))
-
-
-def _exchange() -> Exchange:
-    return exchange_of(request.scope)  # type: ignore[arg-type]
-
-
 def _view(handler: Handler) -> Callable[..., Awaitable[QuartResponse]]:
-    """A handler that knows nothing of Quart, as a view."""
+    """A handler as a view."""
 
     async def view(**names: str) -> QuartResponse:
-        return _Answered(await handler(_exchange(), **names))
+        return _Answered(await handler(exchange_of(request.scope), **names))  # type: ignore[arg-type]
 
     return view
 
 
-def create(service: "Service") -> QuartTrio:
-    """The application for one service."""
+def _quart(routes: Iterable[tuple[str, str, Handler]]) -> QuartTrio:
     app = _Quart("server", static_folder=None, template_folder=None)
     app.url_map.merge_slashes = False  # a doubled slash is another path, not a reason to redirect
-    engine = service.engine
-
-    async def health() -> QuartResponse:
-        found = engine.health()
-        if engine.draining:
-            raise Problem(Code.UNAVAILABLE, "the server is shutting down")
-        # Why is in the log: the reason may name files of this machine.
-        if found.pop("trouble", None) and not any(found["workers"].values()):
-            raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
-        if service.loaded.config.tenants.enabled and not _exchange().identity.operator:
-            return _json({"status": "ok", "version": engine_version()})
-        # Of a configuration that was edited and cannot be used, the last good one is in force: why is in the log.
-        configuration = "ok" if service.trouble is None else "stale"
-        about = {"scripts_failing": len(service.failures), "configuration": configuration}
-        return _json({"status": "ok", "version": engine_version(), **found, **about})
-
-    async def list_tools() -> QuartResponse:
-        exchange = _exchange()
-        tools = service.list_tools(exchange.tenant, agent_of(exchange.query))
-        return _json({"tools": [tool.model_dump() for tool in tools]})
-
-    async def list_agents() -> QuartResponse:
-        return _json({"agents": [agent.model_dump() for agent in service.list_agents(_exchange().tenant)]})
-
-    async def post_tool(name: str) -> QuartResponse:
-        exchange = _exchange()
-        if name == "list" and not any(tool.name == name for tool in service.list_tools(exchange.tenant)):
-            raise MethodNotAllowed(["GET", "HEAD"])  # the path of a listing, unless a tool has that name
-        arguments, wrapped = unwrap(parse_object(exchange.body, exchange.headers.get(b"content-type")))
-        return await call_tool(exchange, name, arguments, wrapped)
-
-    async def get_sources() -> QuartResponse:
-        return await call_tool(_exchange(), "sources", {}, False)
-
-    async def call_tool(exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> QuartResponse:
-        called = await service.call_tool(name, arguments, Call(exchange.tenant), agent=agent_of(exchange.query))
-        return _json(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
-
-    async def prompt(name: str) -> QuartResponse:
-        exchange = _exchange()
-        arguments, wrapped = unwrap(parse_object(exchange.body, exchange.headers.get(b"content-type")))
-        resolved = await service.resolve(name, arguments, Call(exchange.tenant))
-        value = resolved.prompt.model_dump()
-        return _json({"result": value} if wrapped else value)
-
-    async def show_limits() -> QuartResponse:
-        tenant = _exchange().tenant
-        bound = engine.limits_for({}, tenant)
-        stored = await service.stored_bytes(tenant) if service.loaded.config.tenants.enabled else None
-        shown = {
-            name: {"value": bound[name], "unit": spec.unit, "source": bound.sources[name]}
-            for name, spec in SPECS.items()
-        }
-        return _json({"limits": shown, "quotas": engine.show_quotas(tenant, stored)})
-
-    async def show_metrics() -> QuartResponse:
-        if not _exchange().identity.operator:
-            tenants = service.loaded.config.tenants.enabled
-            whom = "the operator's key" if tenants else "clients on this machine"
-            raise Problem(Code.FORBIDDEN, f"metrics are for {whom}")
-        body = engine.render_metrics()
-        return _Answered(Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body))
-
-    for rule, method, view in (
-        ("/health", "GET", health),
-        ("/metrics", "GET", show_metrics),
-        ("/limits", "GET", show_limits),
-        ("/tools/list", "GET", list_tools),
-        ("/tools/sources", "GET", get_sources),
-        ("/tools/<name>", "POST", post_tool),
-        ("/agents/list", "GET", list_agents),
-        ("/agents/<name>/prompt", "POST", prompt),
-    ):
-        app.add_url_rule(rule, view.__name__, view, methods=[method])
-
-    admin = Admin(service, time.time)
-    for rule, method, handler in (*admin.routes(), *publish.routes(service), *usage.routes(service)):
+    for rule, method, handler in routes:
         app.add_url_rule(rule, f"{method} {rule}", _view(handler), methods=[method])
 
     async def failed(error: Exception) -> QuartResponse:
-        cause = leaf(error)
-        if isinstance(cause, HTTPException):
-            return _Answered(_routing(cause, request.path))
-        problem = cause if isinstance(cause, Problem) else internal(report(cause, request.path))
-        return _Answered(problem_answer(problem))
+        return _Answered(_failed(error, request.path))
 
     app.register_error_handler(Exception, failed)
     return app
+
+
+def _failed(error: Exception, path: str) -> Answer:
+    """The answer to what a handler, or Quart's router, raised."""
+    cause = leaf(error)
+    if isinstance(cause, HTTPException):
+        return _routing(cause, path)
+    return problem_answer(cause if isinstance(cause, Problem) else internal(report(cause, path)))
 
 
 def _routing(error: HTTPException, path: str) -> Answer:

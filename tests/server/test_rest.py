@@ -3,10 +3,14 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server_support import Failed, FakeService, Running, assert_envelope, request, serving
+from werkzeug.exceptions import HTTPException
 
 from engine.errors import Code
 from server.problems import STATUS
+from server.rest import Rest
 
 
 async def test_health_says_what_runs(server: Running) -> None:
@@ -236,3 +240,28 @@ async def test_metrics_are_not_for_those_who_come_through_a_proxy(server: Runnin
     async with server.client() as client:
         response = await client.get("/metrics", headers={"X-Forwarded-For": "203.0.113.9"})
         assert_envelope(response, 403, "forbidden")
+
+
+REST = Rest(FakeService())  # type: ignore[arg-type]
+PARTS = st.sampled_from(
+    ["tools", "agents", "prompt", "list", "sources", "versions", "", ".", "..", "é", "a b", "|", "\n"]
+)
+
+
+@given(st.sampled_from(["POST", "GET", "PUT", "OPTIONS"]), st.lists(PARTS | st.text(max_size=3), max_size=4))
+def test_what_is_called_without_a_router_is_what_the_router_would_find(method: str, parts: list[str]) -> None:
+    path = "/" + "/".join(parts)
+    found = REST.called(method, path)
+    try:
+        rule, names = REST.quart.url_map.bind("localhost").match(path, method, return_rule=True)
+    except HTTPException:
+        assert found is None
+        return
+    handlers = {f"{method} {rule}": handler for rule, method, handler in REST.routes}
+    assert found in (None, (handlers[rule.endpoint], names.get("name")))
+
+
+@pytest.mark.parametrize("path", ["/tools/echo", "/tools/sources", "/tools/\u00e9 b", "/agents/list/prompt"])
+def test_calls_need_no_router(path: str) -> None:
+    assert REST.called("POST", path) is not None
+    assert REST.called("GET", path) is None
