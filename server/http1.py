@@ -8,16 +8,19 @@ RFC 9110 section 7.8 allows, so that there is one protocol to defend. What else 
 - a client that stops reading is given up after `WRITE_TIMEOUT_S`: writes are shielded from cancellation, so such a
   client would hold up the end of the process;
 - no broken connection ends the server;
-- an answer with a known length leaves in one packet, and an idle connection is a deadline, not a task: per request
-  that is half of what the server costs.
+- an answer with a known length leaves in one packet;
+- a plain request that is answered plainly (`server.plain`) goes past h11 and Hypercorn's events, which cost more than
+  all else that is done for it here. As soon as either is less plain, h11 gets the request as it came.
 """
 
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from math import inf
 from socket import MSG_PEEK
+from time import time
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -35,6 +38,7 @@ from hypercorn.utils import parse_socket_addr
 from engine.errors import Code, Problem, leaf
 from server.asgi import ON_DISCONNECT, App, Message
 from server.logs import log, report
+from server.plain import PlainRequest, has_length, read_request, write_answer
 from server.problems import problem_answer
 
 # How much is read from a connection at once.
@@ -45,16 +49,43 @@ BACKLOG = 10
 WRITE_TIMEOUT_S = 30.0
 # After the farewell, how long a connection may take to close before it is cut.
 CLOSE_S = 1.0
+# How often connections on which nothing is asked are looked at. Deadlines of their own would be set twice a request.
+SWEEP_S = 1.0
+
+
+def _http_scope(
+    protocol: "Http1", method: str, target: bytes, headers: list[tuple[bytes, bytes]], watch: Callable[..., None]
+) -> dict[str, Any]:
+    """What an application is told of a request."""
+    path, _, query = target.partition(b"?")
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "asgi": {"spec_version": "2.3", "version": "3.0"},
+        "method": method,
+        "scheme": "http",
+        "path": unquote(path.decode("ascii")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "client": protocol.client,
+        "server": protocol.server,
+        "state": {},
+        "extensions": {},
+        ON_DISCONNECT: watch,
+    }
 
 
 class Stream(HTTPStream):
-    """One request and its answer."""
+    """One request and its answer, by way of h11."""
 
     def __init__(self, protocol: "Http1", start: Callable[..., None], app: App) -> None:
         super().__init__(
             cast(Any, app), protocol.config, protocol.context, cast(Any, None), False, protocol.client,
             protocol.server, protocol.stream_send, STREAM_ID,
         )  # fmt: skip
+        self._protocol = protocol
         self._application = app
         self._start = start
         self._put, self._receive = trio.open_memory_channel[Message](BACKLOG)
@@ -84,29 +115,17 @@ class Stream(HTTPStream):
             await self._put.send(message)
 
     def _open(self, request: Request) -> None:
-        path, _, query = request.raw_path.partition(b"?")
         self.start_time = 0.0  # for an access log, which there is not
-        self.scope = cast(
-            Any,
-            {
-                "type": "http",
-                "http_version": request.http_version,
-                "asgi": {"spec_version": "2.3", "version": "3.0"},
-                "method": request.method,
-                "scheme": "http",
-                "path": unquote(path.decode("ascii")),
-                "raw_path": path,
-                "query_string": query,
-                "root_path": "",
-                "headers": request.headers,
-                "client": self.client,
-                "server": self.server,
-                "state": {},
-                "extensions": {},
-                ON_DISCONNECT: self._watch,
-            },
-        )
+        scope = _http_scope(self._protocol, request.method, request.raw_path, request.headers, self._watch)
+        scope["http_version"] = request.http_version
+        self.scope = cast(Any, scope)
         self._start(self._run)
+
+    def take_over(self, scope: dict[str, Any], on_disconnect: Callable[[], None]) -> None:
+        """Carry the answer of an application that runs already."""
+        self.start_time = 0.0
+        self.scope = cast(Any, scope)
+        self._on_disconnect = on_disconnect
 
     def _watch(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when the client leaves before its answer is complete; at once if it has left."""
@@ -129,6 +148,99 @@ class Stream(HTTPStream):
         finally:
             self._receive.close()
             await self.app_send(None)
+
+
+class PlainStream:
+    """A plain request, complete as it came, and its answer: h11's only if it turns out not to be plain."""
+
+    def __init__(self, protocol: "Http1", request: PlainRequest) -> None:
+        self._protocol = protocol
+        self._request = request
+        self._scope = _http_scope(protocol, request.method, request.target, request.headers, self._watch)
+        self._read = False
+        # The head of the answer: it waits for the body, which says whether both are plain.
+        self._begun: Message | None = None
+        # Set when h11 has taken over.
+        self._stream: Stream | None = None
+        # Invariant: `_over` is true when the answer is complete or nobody waits for it, and then `_ended` is set.
+        self._over = False
+        self._ended: trio.Event | None = None
+        self._on_disconnect: Callable[[], None] | None = None
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether the request is h11's now."""
+        return self._stream is not None
+
+    async def run(self) -> None:
+        """Have the application answer."""
+        try:
+            await self._protocol.application(self._scope, self._receive, self._send)
+        except Exception as error:
+            report(leaf(error), "application")
+        finally:
+            if not self._over:
+                if self._stream is None:
+                    await self._hand_over()
+                await cast(Stream, self._stream).app_send(None)
+
+    def _watch(self, callback: Callable[[], None]) -> None:
+        if self._over:
+            callback()
+        else:
+            self._on_disconnect = callback
+
+    async def _receive(self) -> Message:
+        if not self._read:
+            self._read = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        if not self._over:
+            self._ended = self._ended or trio.Event()
+            await self._ended.wait()
+        return {"type": "http.disconnect"}
+
+    def end(self) -> None:
+        """The answer is complete, or nobody waits for it any more."""
+        self._over = True
+        if self._ended is not None:
+            self._ended.set()
+
+    def leave(self) -> None:
+        """The client is gone."""
+        if not self._over:
+            self.end()
+            if self._on_disconnect is not None:
+                self._on_disconnect()
+
+    async def _send(self, message: Message) -> None:
+        if self._stream is None:
+            if self._over:  # nobody hears it
+                return
+            if self._begun is None and message["type"] == "http.response.start" and has_length(message["headers"]):
+                self._begun = message
+                return
+            if self._begun is not None and not message.get("more_body", False):
+                body = message.get("body", b"")
+                more = _more_lines(self._protocol.config, int(time()))
+                data = write_answer(self._begun["status"], self._begun["headers"], body, more)
+                if data is not None:
+                    await self._protocol.answer_plainly(self, data)
+                    return
+            await self._hand_over()
+        await cast(Stream, self._stream).app_send(cast(Any, message))
+
+    async def _hand_over(self) -> None:
+        """Let h11 have the request after all, and the answer as far as it is known."""
+        self._stream = self._protocol.take_over(self._request)
+        self._stream.take_over(self._scope, self.leave)
+        if self._begun is not None:
+            await self._stream.app_send(cast(Any, self._begun))
+
+
+@lru_cache(maxsize=1)
+def _more_lines(config: Config, second: int) -> bytes:
+    """The lines that Hypercorn adds to every answer; its date is true for a second."""
+    return b"".join(b"%s: %s\r\n" % header for header in config.response_headers("h11"))
 
 
 class Pause(EventWrapper):
@@ -165,17 +277,77 @@ class Pause(EventWrapper):
 class Http1(H11Protocol):
     """One connection's protocol: bytes to requests, answers to bytes."""
 
-    def __init__(self, app: App, start: Callable[..., None], socket: trio.socket.SocketType, *arguments: Any) -> None:
+    def __init__(
+        self,
+        app: App,
+        start: Callable[..., None],
+        socket: trio.socket.SocketType,
+        write_now: Callable[[bytes], bytes],
+        *arguments: Any,
+    ) -> None:
         super().__init__(cast(Any, app), *arguments)
+        self._write_now = write_now
+        self.application = app
         self.can_read = Pause(socket)
         self._start = start
         self._held = b""
+        # The plain request under way. Invariant: unless it was taken over, h11 has not heard of it and is idle.
+        self._plain: PlainStream | None = None
+
+    async def handle(self, event: Any) -> None:
+        if isinstance(event, RawData):
+            if self._plain is not None and not self._plain.taken_over:  # the next request is here before the answer
+                await self.can_read.clear()
+                await self.can_read.wait()
+            elif (request := self._plain_request(event.data)) is not None:
+                self.keep_alive_requests += 1
+                self._plain = PlainStream(self, request)
+                await self.send(Updated(idle=False))
+                self._start(self._plain.run)
+                return
+        elif isinstance(event, Closed) and self._plain is not None:
+            self._plain.leave()
+        await super().handle(event)
+
+    def _plain_request(self, data: bytes) -> PlainRequest | None:
+        """The plain request that these bytes are, where h11 is not in the middle of one and need say nothing."""
+        connection = self.connection
+        fresh = connection.our_state is h11.IDLE and connection.their_state is h11.IDLE
+        last = self.keep_alive_requests + 1 >= self.config.keep_alive_max_requests
+        return read_request(data) if fresh and not last and not connection.trailing_data[0] else None
+
+    async def answer_plainly(self, plain: PlainStream, data: bytes) -> None:
+        """The whole answer to a plain request; then the next one may come."""
+        if rest := self._write_now(data):
+            await self.send(RawData(data=rest))
+        self._plain = None
+        plain.end()
+        if self.context.terminated.is_set():
+            await self.send(Closed())
+        else:
+            await self.send(Updated(idle=True))
+        await self.can_read.set()
+
+    def take_over(self, request: PlainRequest) -> Stream:
+        """Have h11 read a plain request. It finds the same in it, so that nothing is looked at twice."""
+        connection = cast(h11.Connection, self.connection)
+        connection.receive_data(request.data)
+        while not isinstance(connection.next_event(), h11.EndOfMessage):
+            pass
+        self.stream = stream = Stream(self, self._start, self.application)
+        return stream
+
+    async def _close_stream(self) -> None:
+        plain, self._plain = self._plain, None
+        if plain is not None:
+            plain.end()
+        await super()._close_stream()
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Ignore every request to switch protocols."""
 
     async def _create_stream(self, request: h11.Request) -> None:
-        self.stream = Stream(self, self._start, cast(App, self.app))
+        self.stream = Stream(self, self._start, self.application)
         await self.stream.handle(
             Request(
                 stream_id=STREAM_ID,
@@ -226,9 +398,10 @@ class Connection:
         self._context = context
         self._stream = stream
         self._writing = trio.Lock()
-        # Cancelled to close a connection on which nothing is asked. Invariant: its deadline is finite while _idle.
+        # Cancelled to close a connection on which nothing is asked.
         self._reading = trio.CancelScope()
         self._idle = True
+        self._idle_since = trio.current_time()
         self._protocol: Http1
 
     async def run(self) -> None:
@@ -237,7 +410,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._protocol = Http1(
-                    self._app, nursery.start_soon, socket,
+                    self._app, nursery.start_soon, socket, self._write_now,
                     self._config, self._context, cast(Any, None), ConnectionState({}), False,
                     parse_socket_addr(socket.family, socket.getpeername()),
                     parse_socket_addr(socket.family, socket.getsockname()),
@@ -252,7 +425,6 @@ class Connection:
                 await self._close()
 
     async def _read(self) -> None:
-        self._rest(True)
         with self._reading:
             while True:
                 try:
@@ -264,22 +436,29 @@ class Connection:
                     break
         await self._protocol.handle(Closed())
 
-    def _rest(self, idle: bool) -> None:
-        self._idle = idle
-        self._reading.deadline = trio.current_time() + self._config.keep_alive_timeout if idle else inf
-
     async def _send(self, event: Any) -> None:
         """What the protocol wants: bytes sent, the connection closed, or its idleness noted."""
         if isinstance(event, RawData):
             await self._write(event.data)
         elif isinstance(event, Updated):
-            self._rest(event.idle)
+            self._idle = event.idle
+            self._idle_since = trio.current_time()
         elif isinstance(event, Closed):
             # Shielded, and safe to be: nothing in it waits. An application that is cancelled as soon as its answer is
             # complete (the MCP SDK's is) would else leave the connection open.
             with trio.CancelScope(shield=True):
                 await self._close()
             await self._protocol.handle(Closed())
+
+    def _write_now(self, data: bytes) -> bytes:
+        """Send what the kernel takes at once, which is nearly always all; returns the rest. Needs no scope and no wait.
+
+        What is wrong with the connection is for `_write` to find.
+        """
+        with suppress(OSError):
+            if not self._writing.locked():
+                return data[os.write(self._stream.socket.fileno(), data) :]
+        return data
 
     async def _write(self, data: bytes) -> None:
         try:
@@ -304,9 +483,13 @@ class Connection:
             await self._stream.send_eof()
         await self._stream.aclose()
 
-    def dismiss(self) -> bool:
-        """Close the connection if nothing is asked on it now (half a request is not yet asked). Returns whether."""
-        idle, self._idle = self._idle, False
+    def dismiss(self, before: float = inf) -> bool:
+        """Close the connection if nothing is asked on it now, nor was after `before` (half a request is not yet asked).
+
+        Returns whether.
+        """
+        idle = self._idle and self._idle_since < before
+        self._idle = self._idle and not idle
         if idle:
             self._reading.cancel()
         return idle
@@ -350,6 +533,14 @@ class Connections:
             if not self._open:
                 self._empty.set()
 
+    async def sweep(self) -> None:
+        """Close connections on which nothing was asked for long. Runs until cancelled."""
+        while True:
+            await trio.sleep(SWEEP_S)
+            before = trio.current_time() - self._config.keep_alive_timeout
+            for connection in self._open:
+                connection.dismiss(before)
+
     async def dismiss_all(self) -> None:
         """Close what is idle; what is busy closes itself after its answer."""
         await self._context.terminated.set()
@@ -389,6 +580,7 @@ async def serve(
     stopped = trio.Event()
     async with trio.open_nursery() as cutting:
         cutting.start_soon(_cut, connections, stopped, config.graceful_timeout)
+        cutting.start_soon(connections.sweep)
         async with trio.open_nursery() as serving:
             async with trio.open_nursery() as accepting:
                 accepting.start_soon(
