@@ -24,6 +24,9 @@ KEY = "engine"
 # answer is complete. Waiting for `http.disconnect` instead would cost every request a task.
 ON_DISCONNECT = "engine.on_disconnect"
 
+# The key under which the server has a body that came whole, with its request. Whoever looks there need not receive it.
+BODY = "engine.body"
+
 # Where MCP is spoken; everything else is REST.
 MCP_PATH = "/mcp"
 
@@ -53,7 +56,9 @@ class Exchange:
         "tenant",
     )
 
-    def __init__(self, headers: dict[bytes, bytes], query: bytes, scope: trio.CancelScope) -> None:
+    def __init__(
+        self, headers: dict[bytes, bytes], query: bytes, scope: trio.CancelScope, body: bytes | None = None
+    ) -> None:
         self.headers = headers
         self.query = query
         self.scope = scope
@@ -61,10 +66,10 @@ class Exchange:
         # Set by the layer that knows keys, before an application is called; `key` is what was presented.
         self.identity: Identity = ANONYMOUS
         self.key: str | None = None
-        self.body = b""
-        self.buffered = 0
+        self.body = body or b""
+        self.buffered = len(self.body)
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
-        self.pending = b"content-length" in headers or b"transfer-encoding" in headers
+        self.pending = body is None and (b"content-length" in headers or b"transfer-encoding" in headers)
         self.draining = False
         self.on_drain: Callable[[], None] | None = None
         self.ending = False

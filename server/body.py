@@ -52,6 +52,24 @@ def _depth_exceeds(value: Any, bound: int) -> bool:
     return any(isinstance(inner, dict | list) for inner in level)
 
 
+def _surely_unique(value: Any, raw: bytes) -> bool:
+    """Whether no object can have had a key twice: every colon of the text belongs to a key that is in the value.
+
+    A key that was there twice has two colons and is one key. Colons in texts make this False, too.
+    """
+    colons, level = raw.count(b":"), [value]
+    while level and colons >= 0:
+        inner: list[Any] = []
+        for container in level:
+            if type(container) is dict:
+                colons -= len(container)
+                inner += container.values()
+            elif type(container) is list:
+                inner += container
+        level = inner
+    return colons == 0
+
+
 def check_content_type(content_type: bytes | None) -> None:
     """A body is `application/json`, in UTF-8 if it says so (RFC 8259 sections 8.1 and 11). Raises Problem (415)."""
     media, _, parameters = (content_type or b"").decode("latin-1").partition(";")
@@ -77,7 +95,7 @@ def parse_json(raw: bytes) -> Any:
     # A value cannot be deeper than it has opening brackets: counting bytes is cheap, walking is for the rest.
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth_exceeds(value, MAX_DEPTH):
         _bad(f"the body nests deeper than {MAX_DEPTH} levels")
-    if b"{" in raw:
+    if not _surely_unique(value, raw):
         try:
             _duplicates.decode(raw.decode())
         except _Duplicate as duplicate:

@@ -13,7 +13,7 @@ import trio
 
 from engine.errors import Code, Problem, leaf
 from server.access import Access
-from server.asgi import KEY, MCP_PATH, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
+from server.asgi import BODY, KEY, MCP_PATH, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
 from server.auth import Auth
 from server.logs import log, report
 from server.problems import Answer, Headers, internal, problem_answer
@@ -84,17 +84,18 @@ class Guard:
         cors: Headers = []
         problem: Problem | None = None
         cancel_scope = trio.CancelScope()
-        exchange = Exchange(headers, scope["query_string"], cancel_scope)
+        exchange = Exchange(headers, scope["query_string"], cancel_scope, scope.get(BODY))
         scope[KEY] = exchange
         self._active.add(exchange)
+        self._buffered += exchange.buffered
         try:
             with cancel_scope:
                 early = self._check(scope, headers, cors)
                 if early is None or early.status != _PREFLIGHT:
                     # Whoever has no key hears nothing else, whatever else is wrong. Browsers send preflights without.
                     early = await self.auth.refusal(scope, exchange) or early
-                if early is None and exchange.pending:
-                    early = await self._read_body(exchange, receive)
+                if early is None:
+                    early = await self._read_body(exchange, receive) if exchange.pending else self._too_much(exchange)
                 if early is not None:
                     await _answer_early(early, cors, exchange, receive, send)
                 elif not exchange.client_gone:
@@ -158,13 +159,20 @@ class Guard:
     def _too_large(self) -> Answer:
         return problem_answer(Problem(Code.TOO_LARGE, f"the body is larger than {self.max_body_bytes} bytes"))
 
+    def _too_much(self, exchange: Exchange) -> Answer | None:
+        """The answer to a body that is too large by now, or comes at a time when there are too many."""
+        if exchange.buffered > self.max_body_bytes:
+            return self._too_large()
+        if self._buffered > BODIES * self.max_body_bytes:
+            return problem_answer(Problem(Code.UNAVAILABLE, "too many large requests at once", retry_after_s=1))
+        return None
+
     async def _read_body(self, exchange: Exchange, receive: Receive) -> Answer | None:
         """Read the whole body into the exchange. Returns the answer when it is too large or too slow.
 
         The deadline is for the body as a whole: a client that keeps dripping bytes does not move it.
         """
         parts: list[bytes] = []
-        size = 0
         with trio.move_on_after(self.body_timeout_s):
             while True:
                 message = await receive()
@@ -172,15 +180,11 @@ class Guard:
                     exchange.client_gone = True
                     return None
                 part = message.get("body", b"")
-                size += len(part)
                 self._buffered += len(part)
                 exchange.buffered += len(part)
                 exchange.pending = message.get("more_body", False)
-                if size > self.max_body_bytes:
-                    return self._too_large()
-                if self._buffered > BODIES * self.max_body_bytes:
-                    busy = Problem(Code.UNAVAILABLE, "too many large requests at once", retry_after_s=1)
-                    return problem_answer(busy)
+                if (early := self._too_much(exchange)) is not None:
+                    return early
                 parts.append(part)
                 if not exchange.pending:
                     exchange.body = b"".join(parts)

@@ -36,7 +36,7 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from engine.errors import Code, Problem, leaf
-from server.asgi import ON_DISCONNECT, App, Message
+from server.asgi import BODY, ON_DISCONNECT, App, Message
 from server.logs import log, report
 from server.plain import PlainRequest, has_length, read_request, write_answer
 from server.problems import problem_answer
@@ -157,6 +157,7 @@ class PlainStream:
         self._protocol = protocol
         self._request = request
         self._scope = _http_scope(protocol, request.method, request.target, request.headers, self._watch)
+        self._scope[BODY] = request.body
         self._read = False
         # The head of the answer: it waits for the body, which says whether both are plain.
         self._begun: Message | None = None
@@ -428,13 +429,26 @@ class Connection:
         with self._reading:
             while True:
                 try:
-                    data = await self._stream.receive_some(RECEIVE_BYTES)
-                    await self._protocol.handle(RawData(bytes(data)))
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    data = await self._receive()
+                    await self._protocol.handle(RawData(data))
+                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                     break
                 if not data:
                     break
         await self._protocol.handle(Closed())
+
+    async def _receive(self) -> bytes:
+        """What the client sent, b"" at the end. Raises OSError and ClosedResourceError.
+
+        `receive_some` asks first and waits then, and where a client waits for its answers the asking is always in vain.
+        """
+        socket = self._stream.socket
+        while socket.fileno() >= 0:
+            await trio.lowlevel.wait_readable(socket)
+            with suppress(BlockingIOError):
+                # Asked for again: if it was closed meanwhile, the number may be another connection's.
+                return os.read(socket.fileno(), RECEIVE_BYTES)
+        raise trio.ClosedResourceError  # on our side
 
     async def _send(self, event: Any) -> None:
         """What the protocol wants: bytes sent, the connection closed, or its idleness noted."""
