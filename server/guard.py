@@ -52,6 +52,8 @@ class Guard:
         self.max_body_bytes = max_body_bytes
         self.body_timeout_s = body_timeout_s
         self.draining = False
+        # Bound once: a lazy logger is made anew for every line, also for those that nobody wants.
+        self._log = log.bind()
         # Bytes of bodies of the exchanges in _active, by the time they came.
         self._buffered = 0
         # Invariant: every exchange whose task is inside __call__, and no other.
@@ -113,7 +115,7 @@ class Guard:
             await _answer(problem_answer(going), [*cors, _CLOSE], exchange, send)
         elif exchange.ending and not exchange.finished and not exchange.client_gone:
             await _send(send, exchange, [], {"type": "http.response.body", "body": b""})
-        log.debug(
+        self._log.debug(
             "request",
             method=scope["method"],
             path=scope["path"],

@@ -279,17 +279,12 @@ class Http1(H11Protocol):
     """One connection's protocol: bytes to requests, answers to bytes."""
 
     def __init__(
-        self,
-        app: App,
-        start: Callable[..., None],
-        socket: trio.socket.SocketType,
-        write_now: Callable[[bytes], bytes],
-        *arguments: Any,
+        self, shell: "Connection", app: App, start: Callable[..., None], socket: trio.socket.SocketType, *arguments: Any
     ) -> None:
         super().__init__(cast(Any, app), *arguments)
-        self._write_now = write_now
         self.application = app
         self.can_read = Pause(socket)
+        self._shell = shell
         self._start = start
         self._held = b""
         # The plain request under way. Invariant: unless it was taken over, h11 has not heard of it and is idle.
@@ -297,13 +292,14 @@ class Http1(H11Protocol):
 
     async def handle(self, event: Any) -> None:
         if isinstance(event, RawData):
-            if self._plain is not None and not self._plain.taken_over:  # the next request is here before the answer
+            # The next request is here before the answer, or the end is, which `wait` sees.
+            if self._plain is not None and not self._plain.taken_over:
                 await self.can_read.clear()
                 await self.can_read.wait()
             elif (request := self._plain_request(event.data)) is not None:
                 self.keep_alive_requests += 1
                 self._plain = PlainStream(self, request)
-                await self.send(Updated(idle=False))
+                self._shell.rest(False)
                 self._start(self._plain.run)
                 return
         elif isinstance(event, Closed) and self._plain is not None:
@@ -319,14 +315,14 @@ class Http1(H11Protocol):
 
     async def answer_plainly(self, plain: PlainStream, data: bytes) -> None:
         """The whole answer to a plain request; then the next one may come."""
-        if rest := self._write_now(data):
+        if rest := self._shell.write_now(data):
             await self.send(RawData(data=rest))
         self._plain = None
         plain.end()
         if self.context.terminated.is_set():
             await self.send(Closed())
         else:
-            await self.send(Updated(idle=True))
+            self._shell.rest(True)
         await self.can_read.set()
 
     def take_over(self, request: PlainRequest) -> Stream:
@@ -411,7 +407,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._protocol = Http1(
-                    self._app, nursery.start_soon, socket, self._write_now,
+                    self, self._app, nursery.start_soon, socket,
                     self._config, self._context, cast(Any, None), ConnectionState({}), False,
                     parse_socket_addr(socket.family, socket.getpeername()),
                     parse_socket_addr(socket.family, socket.getsockname()),
@@ -445,9 +441,11 @@ class Connection:
         socket = self._stream.socket
         while socket.fileno() >= 0:
             await trio.lowlevel.wait_readable(socket)
-            with suppress(BlockingIOError):
+            try:
                 # Asked for again: if it was closed meanwhile, the number may be another connection's.
                 return os.read(socket.fileno(), RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
         raise trio.ClosedResourceError  # on our side
 
     async def _send(self, event: Any) -> None:
@@ -455,8 +453,7 @@ class Connection:
         if isinstance(event, RawData):
             await self._write(event.data)
         elif isinstance(event, Updated):
-            self._idle = event.idle
-            self._idle_since = trio.current_time()
+            self.rest(event.idle)
         elif isinstance(event, Closed):
             # Shielded, and safe to be: nothing in it waits. An application that is cancelled as soon as its answer is
             # complete (the MCP SDK's is) would else leave the connection open.
@@ -464,7 +461,12 @@ class Connection:
                 await self._close()
             await self._protocol.handle(Closed())
 
-    def _write_now(self, data: bytes) -> bytes:
+    def rest(self, idle: bool) -> None:
+        """Note whether nothing is asked."""
+        self._idle = idle
+        self._idle_since = trio.current_time()
+
+    def write_now(self, data: bytes) -> bytes:
         """Send what the kernel takes at once, which is nearly always all; returns the rest. Needs no scope and no wait.
 
         What is wrong with the connection is for `_write` to find.

@@ -8,7 +8,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mcp_types as t
@@ -111,6 +111,13 @@ async def explained(ctx: Context, call_next: CallNext) -> HandlerResult:
         raise MCPError(INVALID_PARAMS, wrong_params(error, ctx.method, ctx.params)) from None
 
 
+class _Server(Server[Any]):
+    @cached_property
+    def server_info_stamp(self) -> dict[str, Any]:
+        """Who answers, in every answer of 2026-07-28. One for all of them, as nothing here writes into answers."""
+        return super().server_info_stamp
+
+
 class Handlers:
     """The answers of one service. Who asks, and the agent that the request is limited to, come with the request."""
 
@@ -129,7 +136,7 @@ class Handlers:
 
     def server(self, input_schema: Callable[[str], Mapping[str, Any] | None]) -> Server[Any]:
         """The SDK's server with these answers. `input_schema` finds what `Mcp-Param-*` headers are checked against."""
-        server: Server[Any] = Server(
+        server = _Server(
             "engine",
             version=engine_version(),
             title="Engine",
