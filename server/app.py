@@ -53,10 +53,10 @@ async def open_app(
     An error in a background task cancels the block and comes out of it, so that nothing serves with half its parts.
     """
     speaking = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
-    plain = rest.Rest(service)
+    answering = rest.Rest(service)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        app: App = speaking if scope["path"] in _MCP_PATHS else plain
+        app: App = speaking if scope["path"] in _MCP_PATHS else answering
         at_hand = False
         try:
             async with service.at_hand(exchange_of(scope).tenant):

@@ -67,7 +67,7 @@ class Exchange:
         self.identity: Identity = ANONYMOUS
         self.key: str | None = None
         self.body = body or b""
-        self.buffered = len(self.body)
+        self.buffered = 0
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
         self.pending = body is None and (b"content-length" in headers or b"transfer-encoding" in headers)
         self.draining = False

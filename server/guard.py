@@ -89,15 +89,16 @@ class Guard:
         exchange = Exchange(headers, scope["query_string"], cancel_scope, scope.get(BODY))
         scope[KEY] = exchange
         self._active.add(exchange)
-        self._buffered += exchange.buffered
         try:
             with cancel_scope:
                 early = self._check(scope, headers, cors)
                 if early is None or early.status != _PREFLIGHT:
                     # Whoever has no key hears nothing else, whatever else is wrong. Browsers send preflights without.
                     early = await self.auth.refusal(scope, exchange) or early
-                if early is None:
-                    early = await self._read_body(exchange, receive) if exchange.pending else self._too_much(exchange)
+                if early is None and exchange.pending:
+                    early = await self._read_body(exchange, receive)
+                elif early is None and exchange.body:
+                    early = self._count(exchange, len(exchange.body))
                 if early is not None:
                     await _answer_early(early, cors, exchange, receive, send)
                 elif not exchange.client_gone:
@@ -161,8 +162,10 @@ class Guard:
     def _too_large(self) -> Answer:
         return problem_answer(Problem(Code.TOO_LARGE, f"the body is larger than {self.max_body_bytes} bytes"))
 
-    def _too_much(self, exchange: Exchange) -> Answer | None:
-        """The answer to a body that is too large by now, or comes at a time when there are too many."""
+    def _count(self, exchange: Exchange, size: int) -> Answer | None:
+        """Count bytes of a body. Returns the answer when it is too large by now, or comes when there are too many."""
+        self._buffered += size
+        exchange.buffered += size
         if exchange.buffered > self.max_body_bytes:
             return self._too_large()
         if self._buffered > BODIES * self.max_body_bytes:
@@ -182,10 +185,8 @@ class Guard:
                     exchange.client_gone = True
                     return None
                 part = message.get("body", b"")
-                self._buffered += len(part)
-                exchange.buffered += len(part)
                 exchange.pending = message.get("more_body", False)
-                if (early := self._too_much(exchange)) is not None:
+                if (early := self._count(exchange, len(part))) is not None:
                     return early
                 parts.append(part)
                 if not exchange.pending:

@@ -122,7 +122,8 @@ class Stream(HTTPStream):
         self._start(self._run)
 
     def take_over(self, scope: dict[str, Any], on_disconnect: Callable[[], None]) -> None:
-        """Carry the answer of an application that runs already."""
+        """Carry the answer of an application that runs already, and has the request."""
+        self._receive.close()
         self.start_time = 0.0
         self.scope = cast(Any, scope)
         self._on_disconnect = on_disconnect

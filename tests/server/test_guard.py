@@ -480,6 +480,7 @@ async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         await trio.testing.wait_all_tasks_blocked(0.02)
         body = b'{"a":"' + b"x" * 500 + b'"}'
         assert_envelope(await server.raw(request("POST", "/tools/echo", body)), 503, "unavailable")
+        assert parse(await server.raw(request("GET", "/health"))).status_code == 200  # it has none
         for stream in held:
             await stream.aclose()
         await trio.testing.wait_all_tasks_blocked(0.02)
