@@ -57,7 +57,7 @@ def read_request(data: bytes) -> PlainRequest | None:
 
 def has_length(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether an answer with these headers says how long it is."""
-    return any(name == b"content-length" for name, _ in headers)
+    return b"content-length" in dict(headers)
 
 
 def write_answer(status: int, headers: list[tuple[bytes, bytes]], body: bytes, more: bytes) -> bytes | None:
