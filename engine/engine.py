@@ -4,9 +4,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import structlog
 import trio
 
@@ -35,6 +36,8 @@ log = structlog.get_logger("engine")
 ASIDE = 12
 # Scripts that may wait for being described, whatever the tenant's queue: the loader bounds how many it asks at a time.
 DESCRIBED_AT_ONCE = 1_000
+# Limits that were bound for scripts and tenants; beyond so many different ones all are bound anew.
+LIMITS_KEPT = 1024
 # Tools may call tools so far down: a run waits for the one below it, and each holds a worker.
 MAX_DEPTH = 4
 
@@ -85,6 +88,8 @@ class Engine:
             if tenants.enabled
             else None
         )
+        # What was bound before: the configuration's limits stay what they are, and there are few combinations.
+        self._limits: dict[tuple[object, ...], BoundLimits] = {}
         self._quota_defaults = tenants.quota.model_dump()
         self._usual_quotas = bind_quotas(DEFAULT_TENANT, self._quota_defaults, pool.settings.workers)
         # What runs cost, until somebody writes it down.
@@ -111,7 +116,14 @@ class Engine:
 
     def limits_for(self, asked: dict[str, float], tenant: Tenant) -> BoundLimits:
         """The limits of a run of this tenant that asks for these."""
-        return bind_limits(asked, tenant, self._config.limits.defaults, self._config.limits.max)
+        key = (*asked.items(), None, *tenant.ceilings.items())
+        bound = self._limits.get(key)
+        if bound is None:
+            if len(self._limits) >= LIMITS_KEPT:
+                self._limits.clear()
+            bound = bind_limits(asked, tenant, self._config.limits.defaults, self._config.limits.max)
+            self._limits[key] = bound
+        return bound
 
     def quotas_for(self, tenant: Tenant) -> BoundQuotas:
         """The tenant's quotas: its own, else those of `[tenants.quota]`."""
@@ -182,7 +194,7 @@ class Engine:
         assert inside.turn is not None
         started = trio.current_time()
         async with self._nested[depth - 1]:
-            request = replace(request, limits=within(request.limits, inside.left()))
+            request = msgspec.structs.replace(request, limits=within(request.limits, inside.left()))
             result = await self._run(request, inside.turn, trio.current_time() - started, nested=True)
         inside.charge(result.usage)
         return result

@@ -5,7 +5,7 @@ What every run makes anew is a msgspec Struct: a frozen dataclass takes ten time
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,8 +62,7 @@ class Authority:
     secrets: frozenset[str] | None = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one run needs. `grants` are the names of the host calls it may make: nothing by default; `authority`
     is what those calls may reach.
 
@@ -79,7 +78,7 @@ class RunRequest:
     root: Literal["agent", "tool", "connector"]
     method: str | None
     args: tuple[Any, ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = msgspec.field(default_factory=dict)
     limits: BoundLimits
     grants: frozenset[str] = frozenset()
     authority: Authority = Authority()

@@ -44,7 +44,7 @@ NAMES: tuple[Name, ...] = (
     Name("getmetatable", "wrap", "the metatable of strings is shared with the prelude"),
     Name("print", "wrap", "writes to the run's log, never to a descriptor", "log"),
     Name("collectgarbage", "wrap", "only 'count': the other options change how memory is accounted"),
-    Name("_G", "remove", "the prelude adds the script's own; where the interpreter's is, lupa looks for `debug`"),
+    Name("_G", "wrap", "the script's own environment, not the interpreter's, in which lupa looks for `debug`"),
     *_many("remove", _CODE, "", "load loadfile dofile require package"),
     Name("warn", "remove", "writes to standard error"),
     Name("debug", "remove", "reaches every upvalue and the registry"),
@@ -84,7 +84,6 @@ ADDED: tuple[str, ...] = (
     "fs.read", "fs.list",
     "sleep",
     "secrets",
-    "_G",
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")
@@ -119,7 +118,7 @@ def render(found: Iterable[str]) -> str:
         wrapped = f"stub({name.module!r}, {path!r})" if name is not None and name.action == "wrap" else None
         if "." not in path:
             cuts.append(f"real.{path} = nil")
-            if name is not None or path in LIBRARIES:
+            if path != "_G" and (name is not None or path in LIBRARIES):  # that one is made of this very table
                 given.append(f"{path} = {wrapped or f'real.{path}'}")
         elif name is None or wrapped:
             cuts.insert(0, f"real.{path} = {wrapped or 'nil'}")  # ahead of the cut of the library itself

@@ -1,7 +1,7 @@
 """The secrets of tenants for the engine, out of the control store: opened once, and again when something changed."""
 
+import os
 from collections import OrderedDict
-from pathlib import Path
 
 import structlog
 
@@ -20,6 +20,7 @@ class Vaults:
 
     def __init__(self, control: ControlStore) -> None:
         self._control = control
+        self._path = str(control.path)
         self._generation: int | None = None
         # Invariant: all of them as they were at `_generation`.
         self._kept: OrderedDict[str, Vault] = OrderedDict()
@@ -27,7 +28,7 @@ class Vaults:
     async def vault(self, tenant: str) -> Vault:
         """The tenant's secrets as they are now. Without a thread, while no control action came in between."""
         # There is no file before the first tenant, key or secret, and no run must wait to hear that.
-        if not self._kept and not _is_there(self._control.path):
+        if not self._kept and not _is_there(self._path):
             return EMPTY_VAULT
         generation = self._control.generation()
         if generation != self._generation:
@@ -54,6 +55,6 @@ class Vaults:
         return Vault(BoundSecret.of(each.name, each.value, each.hosts) for each in opened.values())
 
 
-def _is_there(path: Path) -> bool:
-    """2 us, where a thread would take 100."""
-    return path.exists()
+def _is_there(path: str) -> bool:
+    """2 us, where a `Path` would take four times that, and a thread 100."""
+    return os.path.exists(path)

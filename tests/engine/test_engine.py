@@ -5,10 +5,10 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import trio
@@ -503,7 +503,8 @@ async def test_a_script_that_was_run_before_fails_as_it_did_the_first_time() -> 
     async with opened() as eng:
         for name in ("a.lua", "b.lua", "a.lua"):
             for _ in range(2):
-                result = await eng.execute(replace(request(eng, failing), script=Script.of(name, failing)))
+                asked = msgspec.structs.replace(request(eng, failing), script=Script.of(name, failing))
+                result = await eng.execute(asked)
                 assert result.failure is not None
                 assert (result.failure.message, result.failure.traceback) == (
                     f"{name}:3: deep", f"{name}:3: in agent.resolve"

@@ -4,7 +4,6 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
@@ -302,7 +301,7 @@ async def call(
 ) -> Any:
     """The answer of a call by a run with these secrets, or the text of its error."""
     made = context(rules)
-    request = replace(made.request, secrets=run)
+    request = msgspec.structs.replace(made.request, secrets=run)
     made = msgspec.structs.replace(made, request=request, charge=charged or made.charge)
     with trio.fail_after(20):
         reply = await world.bridge.call(made, name, msgspec.msgpack.encode({"url": url, **given}))
