@@ -162,8 +162,8 @@ def test_every_field_of_the_two_tables_and_of_an_agents_answer_is_in_a_table() -
 
 
 def test_every_field_that_loading_reads_is_named() -> None:
-    core = (ROOT / "sandbox/prelude/core.lua").read_text()
-    described = re.search(r"local DESCRIBED = \{(.*?)\}", core, re.DOTALL)
+    source = (ROOT / "sandbox/prelude/describe.lua").read_text()
+    described = re.search(r"local DESCRIBED = \{(.*?)\}", source, re.DOTALL)
     assert described is not None
     names = set(re.findall(r'"(\w+)"', described[1]))
     assert names <= set(quoted(section(SCRIPTING, "The agent table").text))
