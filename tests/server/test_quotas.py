@@ -180,7 +180,14 @@ async def test_a_full_queue_and_too_many_runs_at_once_are_told_apart(tmp_path: P
             await until_begun(client)
             assert_refused(await client.post("/agents/echo/prompt"), "quota_exceeded", "concurrent_runs", 1, "tenant")
             nursery.cancel_scope.cancel()
+        await until_idle(server)  # nobody waits here: while the cancelled run is being ended, others are refused
         await assert_works(server, other)
+
+
+async def until_idle(server: Quoted) -> None:
+    with trio.fail_after(20):
+        while server.service.engine.health()["workers"]["leased"]:  # noqa: ASYNC110
+            await trio.sleep(0.01)
 
 
 async def until_begun(client: httpx2.AsyncClient) -> None:
@@ -213,9 +220,7 @@ async def test_endless_and_sleeping_runs_of_others_keep_nobody_from_a_worker(ser
             for _ in range(5):
                 await assert_works(server, modest)
         nursery.cancel_scope.cancel()
-    with trio.fail_after(20):
-        while server.service.engine.health()["workers"]["leased"]:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    await until_idle(server)
     await assert_works(server, keys[0])
 
 
