@@ -16,6 +16,15 @@ EXIT_CHANNEL_CLOSED = 0
 EXIT_BROKEN = 70
 
 
+# A script that does nothing is run before the worker is ready: it touches the memory that every run does, and that a
+# process which was just forked must copy page by page (measured: 0.3 ms more for a fork, 0.1 less for the first run).
+_REHEARSED = b"agent = { resolve = function() end }"
+_REHEARSAL = Run(
+    source=None, digest="", chunk_name="", root="agent", method="resolve", args=b"\x90\x80\x90\x80",
+    memory_bytes=1 << 20, output_bytes=1 << 10, log_bytes=0, value_depth=1, progress=0,
+)  # fmt: skip
+
+
 def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ()) -> NoReturn:
     """Live as a worker in a freshly forked process. Never returns, never unwinds into the zygote's code.
 
@@ -24,6 +33,9 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
     try:
         layers = inherited + confine(plan)
         channel = _Channel(plan.fd_in, plan.fd_out)
+        vm = VM(prelude)
+        if not isinstance(_execute(vm, _REHEARSAL, (_REHEARSED, b"t"), channel), Done):
+            os._exit(EXIT_BROKEN)
         vm = VM(prelude)
         kept: Kept[Code] = Kept()
         channel.send(Ready(messages.PROTOCOL_VERSION, layers))

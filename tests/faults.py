@@ -147,7 +147,7 @@ def sleep():
 def hostile(vm, run, code, channel):
     if run.source is not None:
         names[run.digest] = run.source.partition(b"\\n")[0].decode().removeprefix("--! ")
-    name = names[run.digest]
+    name = names.get(run.digest)
     if name not in FAULTS:
         return execute(vm, run, code, channel)
     def raw(data):
