@@ -94,9 +94,9 @@ class Engine:
         self._usual_quotas = bind_quotas(DEFAULT_TENANT, self._quota_defaults, pool.settings.workers)
         # What runs cost, until somebody writes it down.
         self.book = Book(time.time)
-        self._turns = Turns(self._scheduler, pool, self._ledger, self._has_started)
-        # Invariant: one event for every ticket that waits in the scheduler's queues; one that starts as soon as it is
-        # offered never has one.
+        self._turns = Turns(self._scheduler, pool, self._ledger, self._has_started, self._send_away)
+        # Invariant: one event for every ticket that waits in the scheduler's queues, in the order in which they came.
+        # One that starts as soon as it is offered never has one.
         self._starts: dict[Ticket, trio.Event] = {}
         self._idle = trio.Event()
         self._idle.set()
@@ -240,31 +240,39 @@ class Engine:
             self._turns.make_room()
         else:  # whether there should be room was looked at for those of its tenant that wait already
             self._turns.start_waiting()
-        bound = self._config.limits.queue_timeout_s
         try:
-            with trio.move_on_after(bound):
-                await started.wait()
+            await started.wait()
         except BaseException:
-            # Its caller went away, and before this task heard of that, it was given its start: the slot is the next
-            # one's, or it would be lost for good.
-            if started.is_set():
+            if offered.started_at is not None:
+                # Its caller went away, and before this task heard of that, it was given its start: the slot is the next
+                # one's, or it would be lost for good.
                 self._scheduler.finish(offered, 0.0)
                 self._turns.start_waiting()
-                self._note_idle()
-            raise
-        finally:
-            if not started.is_set():
-                del self._starts[offered]
+            elif self._starts.pop(offered, None) is not None:  # else it was sent away before
                 self._scheduler.withdraw(offered)
-                self._note_idle()
-        if started.is_set():
+            self._note_idle()
+            raise
+        if offered.started_at is not None:
             return offered
+        bound = self._config.limits.queue_timeout_s
         raise Problem(
             Code.QUEUE_TIMEOUT,
             f"no worker became free within {bound:g} s (limits.queue_timeout_s)",
             limit=LimitUse("queue_timeout_s", bound, bound, "s", "engine"),
             retry_after_s=1,
         )
+
+    def _send_away(self, now: float) -> None:
+        """Tell those that have waited for too long. A deadline of its own would cost each run that waits 8 us."""
+        offered_before = now - self._config.limits.queue_timeout_s
+        while self._starts:
+            ticket, waiting = next(iter(self._starts.items()))
+            if ticket.offered_at > offered_before:
+                break
+            del self._starts[ticket]
+            self._scheduler.withdraw(ticket)
+            waiting.set()
+        self._note_idle()
 
     def _has_started(self, ticket: Ticket) -> None:
         if (waiting := self._starts.pop(ticket, None)) is not None:

@@ -155,15 +155,23 @@ def _judge(worker: Worker, budget: _Budget) -> None:
 
 
 class Turns:
-    """Every turn that has begun and not ended. `started` is called when runs may have been given a start."""
+    """Every turn that has begun and not ended. `started` is called with a run that was given its start, `looked` with
+    the time whenever the clocks were looked at: at least every `POLL_S` while anything runs.
+    """
 
     def __init__(
-        self, scheduler: Scheduler, pool: Pool, ledger: Ledger | None, started: Callable[[Ticket], None]
+        self,
+        scheduler: Scheduler,
+        pool: Pool,
+        ledger: Ledger | None,
+        started: Callable[[Ticket], None],
+        looked: Callable[[float], None],
     ) -> None:
         self._scheduler = scheduler
         self._pool = pool
         self._ledger = ledger
         self._started = started
+        self._looked = looked
         # Invariant: exactly the tickets that have begun and not ended.
         self._turns: dict[Ticket, Turn] = {}
         self._work = trio.Event()
@@ -243,4 +251,6 @@ class Turns:
                 await trio.sleep_forever()
             for turn in self._turns.values():
                 turn.enforce()
-            self.review(trio.current_time())
+            now = trio.current_time()
+            self.review(now)
+            self._looked(now)

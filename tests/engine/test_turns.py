@@ -46,7 +46,7 @@ class World:
     def __init__(self) -> None:
         self.scheduler = Scheduler(1, 8)
         self.pool = Places()
-        self.turns = Turns(self.scheduler, cast(Pool, self.pool), None, self.begin)
+        self.turns = Turns(self.scheduler, cast(Pool, self.pool), None, self.begin, lambda now: None)
         self.under_way: dict[Ticket, tuple[Turn, Any]] = {}
 
     def ask(self, tenant: str) -> Ticket:
