@@ -1,13 +1,17 @@
 """The store in one SQLite file: documents, and their chunks in an FTS5 index, changed together in one transaction."""
 
+import copy
 import fcntl
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +19,7 @@ import apsw
 import trio
 
 from knowledge import ranking, times
+from knowledge.answers import ENTRY_BYTES, OBJECT_BYTES, Answers, text_bytes
 from knowledge.lanes import Lane, open_lane
 from knowledge.store import (
     MAX_CHUNKS,
@@ -35,6 +40,7 @@ from knowledge.store import (
     StoreStats,
     SyncMark,
 )
+from knowledge.watch import Watch, open_watch
 
 T = TypeVar("T")
 
@@ -135,6 +141,10 @@ ON CONFLICT(source, source_id) DO UPDATE SET source_url = excluded.source_url, t
 RETURNING n
 """
 
+# Answers that an open store keeps: some fifty documents of 10 KB with their chunks, or a hundred searches. With all
+# stores of tenants open at once (`stores.MAX_OPEN`) that is 65 MiB.
+MAX_KEPT_BYTES = 1024 * 1024
+
 # Index pages that one sync may rewrite at its end: some 8 MB.
 _MERGE_PAGES = 2000
 
@@ -180,9 +190,10 @@ async def open_store(
                 for _ in range(readers)
             ]
             await lanes[0].run(partial(_check_schema, file=file))
+            watch = await stack.enter_async_context(open_watch(file))
         except apsw.Error as error:
             raise StoreError(_opening_text(file, error)) from error
-        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes)
+        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch)
 
 
 @asynccontextmanager
@@ -194,7 +205,11 @@ async def open_empty_store() -> AsyncIterator["SqliteStore"]:
 
 
 class SqliteStore:
-    """A `WritableStore` in one file; made by `open_store`, whose block it does not outlive."""
+    """A `WritableStore` in one file; made by `open_store`, whose block it does not outlive.
+
+    What `search`, `get` and `sources` found is kept and given again until somebody, in any process, has written to the
+    file. They depend on nothing but what is asked and the file: no clock, no model. Without a watch nothing is kept.
+    """
 
     def __init__(
         self,
@@ -203,19 +218,27 @@ class SqliteStore:
         readers: tuple["Lane", ...],
         configured: Mapping[str, str | None],
         max_bytes: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._file = file
         self._writer = writer
         self._readers = readers
         self._configured = dict(configured)
         self._max_bytes = max_bytes
+        self._watch = watch
+        self._answers = Answers(MAX_KEPT_BYTES)
 
     def with_sources(self, configured: Mapping[str, str | None]) -> "SqliteStore":
         """The same store, with this said to be configured."""
-        return SqliteStore(self._file, self._writer, self._readers, configured, self._max_bytes)
+        same = copy.copy(self)
+        same._configured = dict(configured)
+        return same
 
     async def search(self, query: SearchQuery) -> SearchAnswer:
         """Find documents; see `Store`. Raises ValueError for an unknown mode or a `since` that is no time."""
+        return await self._answer(("search", query), partial(self._search, query), partial(_search_bytes, query))
+
+    async def _search(self, query: SearchQuery) -> SearchAnswer:
         if query.mode not in MODES:
             raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
         since = None if query.since is None else times.canonical_time(query.since)
@@ -237,6 +260,11 @@ class SqliteStore:
 
     async def get(self, document_id: str) -> Document | None:
         """The document, or None when there is none of that id."""
+        bytes_of = partial(_found_bytes, document_id)
+        found = await self._answer(("get", document_id), partial(self._get, document_id), bytes_of)
+        return None if found is None else found.document()
+
+    async def _get(self, document_id: str) -> "_Found | None":
         if not _is_text(document_id):
             await trio.lowlevel.checkpoint()
             return None
@@ -247,7 +275,8 @@ class SqliteStore:
 
         A source is healthy when its configuration is (`configured`) and its last synchronisation did not fail.
         """
-        rows = {row[0]: row[1:] for row in await self._read(lambda db: _rows(db, _SOURCES))}
+        found = await self._answer(("sources",), partial(self._read, _sources), _rows_bytes)
+        rows = {row[0]: row[1:] for row in found}
         labels = sorted(self._configured.keys() | {label for label, row in rows.items() if row[0]})
         return tuple(self._source_info(label, *rows.get(label, (0, 0, None, None))) for label in labels)
 
@@ -361,6 +390,21 @@ class SqliteStore:
         if self._writer is None:
             raise StoreError("the store is open for reading only; open it for writing to change it")
         return self._writer
+
+    async def _answer(self, question: Hashable, ask: Callable[[], Awaitable[T]], bytes_of: Callable[[T], int]) -> T:
+        """The answer to `question` that is kept, or else that of `ask`, kept from now on unless it is an error."""
+        # Looked up before anything is read: what is written from here on makes another version, and an answer that
+        # already has it is asked for once more, where one that misses it would be given again.
+        version = None if self._watch is None else self._watch.version()
+        if version is None:
+            return await ask()
+        kept = self._answers.get(version, question)
+        if kept is not None:
+            await trio.lowlevel.checkpoint()
+            return cast(T, kept.answer)
+        answer = await ask()
+        self._answers.keep(version, question, answer, bytes_of(answer))
+        return answer
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         return await _answered(min(self._readers, key=_waiting).run(work))
@@ -523,7 +567,18 @@ def _search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...
     )
 
 
-def _get(db: apsw.Connection, document_id: str) -> Document | None:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A document as it can be kept: its metadata as JSON, because whoever gets a document may change the dict of it."""
+
+    without_metadata: Document
+    metadata: str
+
+    def document(self) -> Document:
+        return replace(self.without_metadata, metadata=json.loads(self.metadata))
+
+
+def _get(db: apsw.Connection, document_id: str) -> _Found | None:
     with db:  # one moment: a document and its chunks are of the same version
         rows = _rows(db, _GET, (document_id,))
         if not rows:
@@ -533,9 +588,11 @@ def _get(db: apsw.Connection, document_id: str) -> Document | None:
     names = ("id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type")
     fields = dict(zip((*names, "body"), values, strict=True))
     first, _ = _chunk_range(n)
-    return Document(
-        **fields, metadata=json.loads(metadata), chunks=tuple(Chunk(row - first, text) for row, text in chunks)
-    )
+    return _Found(Document(**fields, chunks=tuple(Chunk(row - first, text) for row, text in chunks)), metadata)
+
+
+def _sources(db: apsw.Connection) -> tuple[tuple[Any, ...], ...]:
+    return tuple(_rows(db, _SOURCES))
 
 
 def _chunk_range(n: int) -> tuple[int, int]:
@@ -642,3 +699,31 @@ def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
         "WHERE n = ?",
         (mark.at, mark.error, mark.checkpoint, source),
     )
+
+
+# --- what kept answers take in memory --------------------------------------------------------------------------------
+
+_chunk_text = attrgetter("text")
+_hit_texts = attrgetter("id", "source", "source_id", "title", "snippet", "source_url", "updated_at")
+_document_texts = attrgetter(
+    "id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type", "body"
+)
+
+
+def _search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:
+    texts = [query.query, query.mode, query.source, query.since, *answer.warnings]
+    texts += chain.from_iterable(map(_hit_texts, answer.hits))
+    return ENTRY_BYTES + OBJECT_BYTES * len(answer.hits) + text_bytes(texts)
+
+
+def _found_bytes(document_id: str, found: _Found | None) -> int:
+    if found is None:
+        return ENTRY_BYTES + text_bytes((document_id,))
+    document = found.without_metadata
+    texts = [document_id, *_document_texts(document), found.metadata, *map(_chunk_text, document.chunks)]
+    return ENTRY_BYTES + OBJECT_BYTES * (1 + len(document.chunks)) + text_bytes(texts)
+
+
+def _rows_bytes(rows: tuple[tuple[Any, ...], ...]) -> int:
+    texts = [value for row in rows for value in row if isinstance(value, str)]
+    return ENTRY_BYTES + OBJECT_BYTES * len(rows) + text_bytes(texts)

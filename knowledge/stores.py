@@ -20,7 +20,8 @@ from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, Sear
 
 T = TypeVar("T")
 
-# Open stores besides that one. Each is a thread and some 100 KB; opening one takes about a millisecond.
+# Open stores besides that one. Each is a thread, some 400 KB, five descriptors and up to `sqlite.MAX_KEPT_BYTES` of
+# answers; opening one takes about a millisecond.
 MAX_OPEN = 64
 # How long a store stays open after the last question.
 IDLE_S = 60.0

@@ -1,0 +1,79 @@
+"""Answers of a store that are given again for as long as nobody has written to it; bounded in bytes."""
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from sys import getsizeof
+from typing import Any, NamedTuple
+
+# An entry besides its texts: its key, its places in the order and in the table. More than it takes (measured: 420).
+ENTRY_BYTES = 512
+# An object of a few fields in an answer, a hit or a chunk: its numbers, and its place in the tuple.
+OBJECT_BYTES = 128
+
+
+class Kept(NamedTuple):
+    """An answer and what it takes, in bytes."""
+
+    answer: Any
+    size: int
+
+
+class Answers:
+    """What was answered at one version of a store, by what was asked. Of too many, those not asked for longest go.
+
+    A version is any number that differs from all before it once the store has changed. Answers of two versions are
+    never held together: with the first question at another version all are forgotten.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._version: int | None = None
+        # Invariant: all entries are of _version, the one asked last at the end; their sizes add up to _bytes, which is
+        # at most _max_bytes.
+        self._entries: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def bytes(self) -> int:
+        """The sizes of all answers that are held."""
+        return self._bytes
+
+    def get(self, version: int, question: Hashable) -> Kept | None:
+        """The answer at `version`, which the caller has just looked up; None where there is none."""
+        if version != self._version:
+            self._version = version
+            self._entries.clear()
+            self._bytes = 0
+            return None
+        kept = self._entries.get(question)
+        if kept is not None:
+            self._entries.move_to_end(question)
+        return kept
+
+    def keep(self, version: int, question: Hashable, answer: Any, size: int) -> None:
+        """Hold an answer of `size` bytes, which was read after `version` was looked up.
+
+        One of another version than the last that was asked for is not held: the store has changed while it was read.
+        """
+        if version != self._version or size > self._max_bytes:
+            return
+        before = self._entries.pop(question, None)
+        if before is not None:
+            self._bytes -= before.size
+        self._entries[question] = Kept(answer, size)
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            _, gone = self._entries.popitem(last=False)
+            self._bytes -= gone.size
+
+
+def text_bytes(texts: Collection[str | None]) -> int:
+    """What texts take in memory, at most. Whoever encodes one that is not ASCII leaves its UTF-8 with it.
+
+    That is at most twice what the text itself takes, and counted for all of them when one is not ASCII.
+    """
+    size = sum(map(getsizeof, texts))
+    return size if all(map(str.isascii, filter(None, texts))) else 3 * size

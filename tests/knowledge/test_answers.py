@@ -1,0 +1,64 @@
+"""The answers that are kept, beside a model that is a plain list."""
+
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from knowledge.answers import Answers, Kept, text_bytes
+
+BOUND = 10
+
+QUESTIONS = st.sampled_from("abcde")
+GETS = st.tuples(st.just("get"), st.integers(0, 2), QUESTIONS)
+KEEPS = st.tuples(st.just("keep"), st.integers(0, 2), QUESTIONS, st.integers(0, 100), st.integers(1, BOUND + 2))
+
+
+class Model:
+    """The same as a list of (question, answer, size), the one asked last at the end."""
+
+    def __init__(self) -> None:
+        self.version: int | None = None
+        self.held: list[tuple[str, int, int]] = []
+
+    def get(self, version: int, question: str) -> Kept | None:
+        if version != self.version:
+            self.version, self.held = version, []
+        found = [each for each in self.held if each[0] == question]
+        self.held = [each for each in self.held if each[0] != question] + found
+        return Kept(*found[0][1:]) if found else None
+
+    def keep(self, version: int, question: str, answer: int, size: int) -> None:
+        if version == self.version and size <= BOUND:
+            self.held = [each for each in self.held if each[0] != question] + [(question, answer, size)]
+            while sum(each[2] for each in self.held) > BOUND:
+                del self.held[0]
+
+
+@given(st.lists(GETS | KEEPS))
+def test_what_is_kept_is_what_a_plain_list_keeps(steps: list[tuple[Any, ...]]) -> None:
+    answers, model = Answers(BOUND), Model()
+    for verb, *arguments in steps:
+        assert getattr(answers, verb)(*arguments) == getattr(model, verb)(*arguments)
+        assert answers.bytes == sum(each[2] for each in model.held) <= BOUND
+        assert len(answers) == len(model.held)
+
+
+def test_an_answer_that_was_read_at_an_older_version_is_not_taken_for_one_of_a_newer() -> None:
+    answers = Answers(BOUND)
+    answers.get(1, "a")
+    answers.get(2, "b")  # somebody else noticed a change while the answer of the first was read
+    answers.keep(1, "a", "old", 1)
+    assert answers.get(2, "a") is None
+    assert len(answers) == 0
+
+
+@pytest.mark.parametrize("text", ["", "a" * 999, "é" * 999, "€" * 999, "😀" * 999, "a" * 99 + "😀", "é"])
+def test_a_text_is_counted_with_what_encoding_it_leaves_behind(text: str) -> None:
+    before = text_bytes([text, None])
+    msgspec.msgpack.encode(text)
+    assert before >= sys.getsizeof(text)
+    assert not text.isascii() or before == sys.getsizeof(text) + sys.getsizeof(None)

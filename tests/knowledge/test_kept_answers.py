@@ -1,0 +1,406 @@
+"""A store gives an answer again only where asking the file once more would give the same."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import trio
+
+from knowledge import sqlite, watch
+from knowledge.lanes import Lane
+from knowledge.sqlite import MAX_KEPT_BYTES, SqliteStore, open_store
+from knowledge.store import Batch, Document, NewDocument, SearchQuery, StoreError
+from knowledge.stores import open_stores, remove_store, store_path
+
+SOURCE = "filesystem:notes"
+WORD = SearchQuery(query="word")
+
+# Another process: with every line that it reads it writes the document "a" once more, and says which text it has now.
+WRITER = """
+import sys, trio
+from knowledge.sqlite import open_store
+from knowledge.store import Batch, NewDocument
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        print("open", flush=True)
+        number = 0
+        while await trio.to_thread.run_sync(sys.stdin.readline):
+            number += 1
+            text = f"word {number}"
+            document = NewDocument(source_id="a", body=text, chunks=[text], digest=text)
+            await store.apply(Batch(source="filesystem:notes", upserts=[document]))
+            print(text, flush=True)
+
+trio.run(main)
+"""
+
+
+def document(source_id: str, text: str, **fields: Any) -> NewDocument:
+    return NewDocument(source_id=source_id, body=text, chunks=[text], digest=text, **fields)
+
+
+async def fill(store: SqliteStore, *documents: NewDocument) -> None:
+    await store.apply(Batch(source=SOURCE, upserts=documents))
+
+
+async def id_of(store: SqliteStore, source_id: str) -> str:
+    return next(each.id for each in await store.documents(limit=100) if each.source_id == source_id)
+
+
+async def body(store: SqliteStore, document_id: str) -> str | None:
+    found = await store.get(document_id)
+    return None if found is None else found.body
+
+
+async def snippets(store: SqliteStore) -> list[str]:
+    return [hit.snippet for hit in (await store.search(WORD)).hits]
+
+
+async def count(store: SqliteStore) -> int:
+    return sum(each.document_count for each in await store.sources())
+
+
+@contextmanager
+def another_process(path: Path) -> Iterator[Callable[[], str]]:
+    """Another process that has the store open. Calling what this gives has it write, and returns what is there then."""
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin as ask, process.stdout as say:
+            assert say.readline() == "open\n"
+
+            def write() -> str:
+                ask.write("\n")
+                ask.flush()
+                return say.readline().strip()
+
+            yield write
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    async with open_store(path, create=True, configured={SOURCE: None}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every question that went to a lane from here on."""
+    calls: list[str] = []
+    run = Lane.run
+
+    async def noting(lane: Lane, work: Callable[[apsw.Connection], Any]) -> Any:
+        calls.append(getattr(work, "func", work).__name__)
+        return await run(lane, work)
+
+    monkeypatch.setattr(Lane, "run", noting)
+    return calls
+
+
+# --- kept
+
+
+async def test_a_question_asked_again_is_answered_without_asking_the_file(store: SqliteStore, asked: list[str]) -> None:
+    await fill(store, document("a", "word one"))
+    document_id = await id_of(store, "a")
+    asked.clear()
+    first = [await store.get(document_id), await store.search(WORD), await store.sources(), await store.get("none")]
+    assert asked == ["_get", "_search", "_sources", "_get"]
+    assert isinstance(first[0], Document)
+    again = [await store.get(document_id), await store.search(WORD), await store.sources(), await store.get("none")]
+    assert again == first
+    assert len(asked) == 4
+
+
+async def test_searches_that_differ_in_anything_are_different_questions(store: SqliteStore, asked: list[str]) -> None:
+    await fill(
+        store,
+        document("a", "word", updated_at="2025-01-01T00:00:00Z"),
+        document("b", "word", updated_at="2026-01-01T00:00:00Z"),
+    )
+    asked.clear()
+    for _ in range(2):
+        assert len((await store.search(WORD)).hits) == 2
+        assert len((await store.search(SearchQuery(query="word", limit=1))).hits) == 1
+        assert len((await store.search(SearchQuery(query="word", since="2025-06-01"))).hits) == 1
+        assert len((await store.search(SearchQuery(query="word", source="git"))).hits) == 0
+        assert (await store.search(SearchQuery(query="word", mode="hybrid"))).warnings
+        assert not (await store.search(SearchQuery(query="word", mode="keyword"))).warnings
+    assert asked == ["_search"] * 5  # the last is the first
+
+
+async def test_an_id_never_finds_the_answer_to_a_question_of_another_kind(store: SqliteStore) -> None:
+    await fill(store, document("a", "word"))
+    await store.sources()
+    await store.search(WORD)
+    for odd in ("sources", "search", "word", "", "()", "('sources',)"):
+        assert await store.get(odd) is None
+
+
+async def test_who_changes_a_document_changes_nobody_elses(store: SqliteStore) -> None:
+    metadata = {"tags": ["x"], "deep": {"er": [1]}}
+    await fill(store, document("a", "word", metadata=metadata), document("b", "word"))
+    for name, expected in (("a", metadata), ("b", {})):
+        for _ in range(3):
+            found = await store.get(await id_of(store, name))
+            assert found is not None
+            assert found.metadata == expected
+            assert isinstance(found.metadata, dict)
+            found.metadata.get("deep", {}).update(er=None)
+            found.metadata.update(tags="mine", more="mine")
+
+
+async def test_answers_stay_within_their_bound_and_those_not_asked_for_longest_go_first(
+    store: SqliteStore, asked: list[str]
+) -> None:
+    size = MAX_KEPT_BYTES // 10
+    await fill(store, *(document(str(n), "x" * size) for n in range(6)), document("huge", "x" * MAX_KEPT_BYTES))
+    ids = [await id_of(store, str(n)) for n in range(6)]
+    for each in (ids[0], ids[1], ids[2], ids[3], ids[0], ids[4]):  # body and chunk each take a tenth: four fit
+        await store.get(each)
+        assert store._answers.bytes <= MAX_KEPT_BYTES
+    asked.clear()
+    await store.get(ids[0])
+    assert asked == []
+    await store.get(ids[1])
+    assert asked == ["_get"]
+    huge = await id_of(store, "huge")
+    asked.clear()
+    for _ in range(2):
+        assert await body(store, huge) == "x" * MAX_KEPT_BYTES
+    await store.get(ids[1])
+    assert asked == ["_get", "_get"]  # what can never be kept drives nothing out
+
+
+# --- and forgotten
+
+
+async def test_what_this_process_writes_is_found_by_the_next_question(store: SqliteStore) -> None:
+    await fill(store, document("a", "word 0"))
+    document_id = await id_of(store, "a")
+    for number in range(1, 30):
+        text = f"word {number}"
+        await fill(store, document("a", text), document(f"more {number}", "else"))
+        assert (await body(store, document_id), await snippets(store)) == (text, [text])
+        assert await count(store) == number + 1
+    await store.apply(Batch(source=SOURCE, deletes=["a"]))
+    assert (await body(store, document_id), await snippets(store), await count(store)) == (None, [], 29)
+    await fill(store, document("a", "word again"))
+    assert (await body(store, document_id), await snippets(store)) == ("word again", ["word again"])
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_what_another_process_writes_is_found_by_the_next_question(path: Path, readonly: bool) -> None:
+    async with open_store(path, create=True) as first:
+        await fill(first, document("a", "word 0"))
+    async with open_store(path, readonly=readonly) as store:
+        document_id = await id_of(store, "a")
+        assert (await body(store, document_id), await snippets(store)) == ("word 0", ["word 0"])
+        with another_process(path) as write:
+            for number in range(1, 60):
+                # Questions all the while it writes, so that some are under way as it commits.
+                async with trio.open_nursery() as nursery:
+                    for _ in range(number % 4):
+                        nursery.start_soon(body, store, document_id)
+                        nursery.start_soon(snippets, store)
+                    said = await trio.to_thread.run_sync(write)
+                assert said == f"word {number}"
+                assert (await body(store, document_id), await snippets(store)) == (said, [said])
+
+
+async def test_what_is_not_committed_changes_no_answer(store: SqliteStore, path: Path, asked: list[str]) -> None:
+    await fill(store, document("a", "word"))
+    document_id = await id_of(store, "a")
+    await store.get(document_id)
+    asked.clear()
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE; UPDATE documents SET body = 'changed'")
+    assert await body(store, document_id) == "word"
+    other.execute("ROLLBACK; PRAGMA wal_checkpoint(PASSIVE)")
+    assert await body(store, document_id) == "word"
+    assert asked == []
+    other.execute("UPDATE documents SET body = 'changed'; PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
+    assert await body(store, document_id) == "changed"
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The next `get` has read its answer once the first is set, and hands it over once the second is."""
+    read, hand_over = threading.Event(), threading.Event()
+    get = sqlite._get
+
+    def slowly(db: apsw.Connection, document_id: str) -> Any:
+        found = get(db, document_id)
+        read.set()
+        hand_over.wait()
+        return found
+
+    monkeypatch.setattr(sqlite, "_get", slowly)
+    yield read, hand_over
+    hand_over.set()
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_an_answer_that_was_read_before_a_write_is_not_kept_as_one_from_after_it(
+    store: SqliteStore, held: tuple[threading.Event, threading.Event], noticed: bool
+) -> None:
+    read, hand_over = held
+    await fill(store, document("a", "word old"))
+    document_id = await id_of(store, "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.get, document_id)
+        await trio.to_thread.run_sync(read.wait)
+        await fill(store, document("a", "word new"))
+        if noticed:  # by somebody else, before the old answer is there
+            assert await snippets(store) == ["word new"]
+        hand_over.set()
+    assert await body(store, document_id) == "word new"
+
+
+async def test_a_cancelled_question_leaves_nothing_and_the_next_one_is_answered(
+    store: SqliteStore, held: tuple[threading.Event, threading.Event], asked: list[str]
+) -> None:
+    read, hand_over = held
+    await fill(store, document("a", "word"))
+    document_id = await id_of(store, "a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.get, document_id)
+        await trio.to_thread.run_sync(read.wait)
+        nursery.cancel_scope.cancel()
+        hand_over.set()
+    asked.clear()
+    assert len(store._answers) == 0
+    assert await body(store, document_id) == "word"
+    assert len(asked) == 1
+    with trio.CancelScope() as scope:  # what is kept can be cancelled like what is asked
+        scope.cancel()
+        await store.get(document_id)
+    assert scope.cancelled_caught
+
+
+async def test_an_error_is_not_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(store, document("a", "word"))
+    document_id = await id_of(store, "a")
+
+    def fails(db: apsw.Connection, document_id: str) -> None:
+        raise apsw.BusyError("somebody has it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "_get", fails)
+        with pytest.raises(StoreError, match="locked"):
+            await store.get(document_id)
+    assert await body(store, document_id) == "word"
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is not a date"):
+            await store.search(SearchQuery(query="word", since="soon"))
+
+
+# --- files that are not there any more
+
+
+async def test_a_closed_store_gives_none_of_the_answers_that_it_kept(path: Path) -> None:
+    async with open_store(path, create=True) as store:
+        await fill(store, document("a", "word"))
+        document_id = await id_of(store, "a")
+        assert await body(store, document_id) == await body(store, document_id) == "word"
+        await store.search(WORD)
+    for question in (partial(store.get, document_id), partial(store.search, WORD), store.sources):
+        with pytest.raises(StoreError, match="closed"):
+            await question()
+
+
+async def test_a_tenants_answers_go_with_its_file(path: Path, tmp_path: Path) -> None:
+    acme, other = store_path(path, "acme"), tmp_path / "other.sqlite"
+    for file, text in ((acme, "word old"), (other, "word new")):
+        async with open_store(file, create=True) as filled:
+            await fill(filled, document("a", text))
+            document_id = await id_of(filled, "a")
+    async with open_stores({}, partial(store_path, path), lambda tenant: {}) as stores:
+        store: Any = stores.of("acme")
+        for _ in range(2):
+            assert (await body(store, document_id), await snippets(store)) == ("word old", ["word old"])
+        assert await body(stores.of("zeta"), document_id) is None  # type: ignore[arg-type]
+        os.replace(other, acme)
+        assert (await body(store, document_id), await snippets(store)) == ("word new", ["word new"])
+        moved = acme.rename(tmp_path / "moved.sqlite")
+        assert (await body(store, document_id), await snippets(store)) == (None, [])
+        moved.rename(acme)
+        assert await body(store, document_id) == "word new"
+        remove_store(acme)
+        assert (await body(store, document_id), await snippets(store), await store.sources()) == (None, [], ())
+
+
+# --- where a look tells nothing
+
+
+async def test_a_file_without_a_write_ahead_log_is_asked_every_time_also_when_it_gets_one(
+    path: Path, asked: list[str]
+) -> None:
+    async with open_store(path, create=True) as first:
+        await fill(first, document("a", "word 0"))
+        document_id = await id_of(first, "a")
+    other = apsw.Connection(str(path))
+    assert other.pragma("journal_mode", "delete") == "delete"
+    async with open_store(path, readonly=True) as store:
+        asked.clear()
+        for number in range(10):
+            other.execute("UPDATE documents SET body = ?", (f"word {number}",))
+            assert await body(store, document_id) == await body(store, document_id) == f"word {number}"
+            if number == 5:
+                assert other.pragma("journal_mode", "wal") == "wal"
+        assert asked == ["_get"] * 20
+    other.close()
+
+
+async def test_while_nobody_can_tell_whether_the_file_changed_it_is_asked_every_time(
+    store: SqliteStore, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store, document("a", "word"))
+    document_id = await id_of(store, "a")
+    assert await body(store, document_id) == "word"
+    asked.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(watch.Watch, "version", lambda self: None)
+        for _ in range(2):
+            assert await body(store, document_id) == "word"
+    assert asked == ["_get", "_get"]
+    assert await body(store, document_id) == "word"
+    assert len(asked) == 2
+
+
+async def test_an_index_that_a_frozen_writer_left_half_written_makes_no_look_sleep(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store, document("a", "word"))
+    asked_for: list[int] = []
+
+    def sleeps_not(vfs: watch._Impatient, microseconds: int) -> int:
+        asked_for.append(microseconds)
+        return microseconds
+
+    monkeypatch.setattr(watch._Impatient, "xSleep", sleeps_not)
+    writer = apsw.Connection(str(path))
+    async with watch.open_watch(path) as watching:
+        assert watching is not None
+        before = watching.version()
+        assert before is not None
+        writer.execute("BEGIN IMMEDIATE")  # has the lock that who wants to repair the index needs
+        with path.with_name(path.name + "-shm").open("r+b") as index:
+            index.seek(8)
+            index.write(b"\xff\xff\xff\xff")  # one of two copies of the header is not like the other
+        assert watching.version() is None
+        assert sum(asked_for) > 1_000_000
+        writer.execute("ROLLBACK")
+        assert watching.version() not in (None, before)
+    writer.close()
