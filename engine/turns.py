@@ -1,8 +1,8 @@
 """Turns at computing: which runs compute now, who is put aside for whom, and what the CPU time of all that is held to.
 
 The scheduler decides; here workers are halted and let go on, and their CPU clocks read, for the scheduler, for the
-limits of runs and for the quotas of tenants. A turn belongs to one admitted
-run and to every run that is made on its behalf: while it is put aside, none of their workers computes.
+limits of runs and for the quotas of tenants. A turn belongs to one admitted run and to every run that is made on its
+behalf: while it is put aside, none of their workers computes.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """One Lua state: made from the trusted prelude, given one script, stepped until it ends.
 
-No Python object and no Python callable is ever reachable from Lua: the host calls three Lua functions and gets byte
+No Python object and no Python callable is ever reachable from Lua: the host calls four Lua functions and gets byte
 strings back (`encoding=None`: a script's bytes never raise UnicodeDecodeError here). The allocator's limit is raised
 around each push of bytes, because a push that the allocator refuses aborts the process (lupa 2.8, measured).
 """

@@ -1,10 +1,11 @@
 -- The Lua half of a run: the script's environment, the value codec, host calls by yield, and the driver.
 --
 -- Trusted code, loaded into a fresh state before the script. It keeps what it needs as locals, empties the real globals,
--- and hands the host four functions: put (store bytes), begin (prepare a run), step (go on until
--- something happens), why (how it failed). Only byte strings, booleans and numbers cross; no host object ever enters this
--- state. What only some runs need is a module of its own, loaded when it is first called: every run pays for this file.
--- Ahead of it go `cut` and `modules` (vm.py, core_source).
+-- and hands the host four functions: put (store bytes), begin (prepare a run), step (go on until something happens), why
+-- (how it failed). Only byte strings, booleans and numbers cross; no host object ever enters this state.
+--
+-- Every run pays for this file: what only some need is a module of its own, loaded when it is first called. `modules` (name
+-- -> bytecode) and `cut` (see allowlist.py) are defined ahead of it (vm.py, core_source).
 local real = _G
 local type, next, rawget, rawset, rawequal = type, next, rawget, rawset, rawequal
 local raw_error, raw_load, raw_setmetatable, math_type = error, load, setmetatable, math.type
