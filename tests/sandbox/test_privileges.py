@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.layers import NAMES
+from sandbox.layers import NAMES, parse_status
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = Path(__file__).with_name("print_layers.py")
@@ -62,6 +62,21 @@ def test_as_an_ordinary_user_it_works_and_says_that_workers_share_the_user() -> 
     assert "same user as the supervisor" in layers["privileges"][1]
     for name in ("process", "no_new_privs", "landlock", "rlimits", "seccomp"):
         assert layers[name][0] == "active", name
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
+def test_the_bounding_set_is_emptied_whichever_part_of_it_was_taken_away_before() -> None:
+    drop = """
+from sandbox.confine.privileges import drop_bounding_set
+drop_bounding_set()
+print(open("/proc/self/status").read())
+"""
+    for taken in ("-chown", "-all,+setpcap,+sys_admin"):  # chown is the first, and what containers often give up
+        done = subprocess.run(
+            ["setpriv", "--bounding-set", taken, sys.executable, "-c", drop], capture_output=True, cwd=ROOT, check=True
+        )
+        assert parse_status(done.stdout.decode())["CapBnd"] == "0" * 16
 
 
 @needs_root
