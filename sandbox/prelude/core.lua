@@ -69,7 +69,9 @@ local function need(name)
         sub = sub, unpack = unpack, utf8_char = utf8_char, utf8_len = utf8_len, os_date = os_date,
         concat = concat, remove = remove, table_move = table_move, table_pack = table_pack, table_unpack = table_unpack,
     }
-    module = raw_load(modules[name], "=[engine]", "b", nil)(internals)
+    local chunk, message = raw_load(modules[name], "=[engine]", "b", nil)
+    if not chunk then raw_error(message, 0) end     -- out of memory, and said to be so
+    module = chunk(internals)
     needed[name] = module
     return module
 end

@@ -453,6 +453,18 @@ def test_memory_that_runs_out_is_memory(body: str) -> None:
     assert run(body, memory_bytes=8 * MIB).kind == "memory"
 
 
+@pytest.mark.parametrize("use", ["print('x')", "json.encode({1})", "http.get('u')", "context.parallel({print})"])
+def test_memory_that_runs_out_while_a_library_is_loaded_is_memory(use: str) -> None:
+    """Libraries are loaded when they are first used, which may be when there is no memory left, and again later."""
+    setup = f"local function use() {use} end local list, ok, e = {{tostring(1)}} "  # one is there, others are needed
+    fill = "pcall(function() while true do list = {list} end end) "
+    for room in range(0, 60, 5):  # how much is left, in tables
+        full = f"{setup} {fill} for _ = 1, {room} do list = list[1] end "
+        assert run(f"{full} use()", memory_bytes=1 * MIB).kind == "memory"
+        again = "ok, e = pcall(use) list = nil use() return {ok, e}"
+        assert value_of(f"{full} {again}", memory_bytes=1 * MIB) == [False, "not enough memory"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
