@@ -8,11 +8,12 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from sys import getsizeof
 from typing import Any, TypeVar, cast
 
 import apsw
@@ -392,7 +393,7 @@ class SqliteStore:
         return self._writer
 
     async def _answer(self, question: Hashable, ask: Callable[[], Awaitable[T]], bytes_of: Callable[[T], int]) -> T:
-        """The answer to `question` that is kept, or else that of `ask`, kept from now on unless it is an error."""
+        """The answer to `question` that is kept, or else that of `ask`, which may be kept unless it is an error."""
         # Looked up before anything is read: what is written from here on makes another version, and an answer that
         # already has it is asked for once more, where one that misses it would be given again.
         version = None if self._watch is None else self._watch.version()
@@ -403,7 +404,7 @@ class SqliteStore:
             await trio.lowlevel.checkpoint()
             return cast(T, kept.answer)
         answer = await ask()
-        self._answers.keep(version, question, answer, bytes_of(answer))
+        self._answers.keep(version, question, answer, bytes_of)
         return answer
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -571,11 +572,11 @@ def _search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...
 class _Found:
     """A document as it can be kept: its metadata as JSON, because whoever gets a document may change the dict of it."""
 
-    without_metadata: Document
+    fields: Mapping[str, Any]  # all the others
     metadata: str
 
     def document(self) -> Document:
-        return replace(self.without_metadata, metadata=json.loads(self.metadata))
+        return Document(**self.fields, metadata=json.loads(self.metadata))
 
 
 def _get(db: apsw.Connection, document_id: str) -> _Found | None:
@@ -588,7 +589,8 @@ def _get(db: apsw.Connection, document_id: str) -> _Found | None:
     names = ("id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type")
     fields = dict(zip((*names, "body"), values, strict=True))
     first, _ = _chunk_range(n)
-    return _Found(Document(**fields, chunks=tuple(Chunk(row - first, text) for row, text in chunks)), metadata)
+    fields["chunks"] = tuple(Chunk(row - first, text) for row, text in chunks)
+    return _Found(fields, metadata)
 
 
 def _sources(db: apsw.Connection) -> tuple[tuple[Any, ...], ...]:
@@ -705,9 +707,6 @@ def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
 
 _chunk_text = attrgetter("text")
 _hit_texts = attrgetter("id", "source", "source_id", "title", "snippet", "source_url", "updated_at")
-_document_texts = attrgetter(
-    "id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type", "body"
-)
 
 
 def _search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:
@@ -719,9 +718,10 @@ def _search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:
 def _found_bytes(document_id: str, found: _Found | None) -> int:
     if found is None:
         return ENTRY_BYTES + text_bytes((document_id,))
-    document = found.without_metadata
-    texts = [document_id, *_document_texts(document), found.metadata, *map(_chunk_text, document.chunks)]
-    return ENTRY_BYTES + OBJECT_BYTES * (1 + len(document.chunks)) + text_bytes(texts)
+    chunks = found.fields["chunks"]
+    texts = [document_id, found.metadata, *map(_chunk_text, chunks)]
+    texts += [value for value in found.fields.values() if value is not chunks]
+    return ENTRY_BYTES + getsizeof(found.fields) + OBJECT_BYTES * len(chunks) + text_bytes(texts)
 
 
 def _rows_bytes(rows: tuple[tuple[Any, ...], ...]) -> int:
