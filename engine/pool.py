@@ -209,6 +209,7 @@ class Pool:
                 for worker in [w for w in self._pristine if w.zygote is zygote]:
                     self._pristine.remove(worker)
                     self._retire(worker)
+                self._refill.set()  # also when it is for a lease that the zygote was replaced
             assert self._zygote is not None
             return self._zygote
 

@@ -298,7 +298,7 @@ class Worker:
                 continue
 
     async def _send(self, message: messages.ToWorker) -> None:
-        data = encode_frame(messages.encode(message))
+        data: bytes | memoryview = encode_frame(messages.encode(message))
         while True:
             try:
                 sent = os.write(self._child.to_worker, data)
@@ -307,7 +307,8 @@ class Worker:
                 continue
             if sent == len(data):
                 return
-            data = data[sent:]
+            # Nearly every message is one write. A large one is many, as the pipe takes it: what is left is not copied.
+            data = memoryview(data)[sent:]
 
 
 def _pid_of(pidfd: int) -> int:

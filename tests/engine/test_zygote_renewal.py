@@ -7,10 +7,12 @@ from dataclasses import replace
 import psutil
 import pytest
 import trio
+import trio.testing
 from engine_support import request, run, small_config
 
 import engine.engine
 from engine.engine import open_engine
+from engine.worker import Worker
 from engine.zygote import Zygote
 from sandbox import messages
 from sandbox.outcome import Outcome
@@ -63,6 +65,35 @@ async def test_a_run_on_the_old_zygote_ends_on_it(monkeypatch: pytest.MonkeyPatc
                 assert (await run(opened, "return 1")).outcome is Outcome.OK
         assert opened._pool._zygote is not old
         assert [result.outcome for result in results] == [Outcome.OK]
+
+
+async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = engine.engine.pool_settings
+    monkeypatch.setattr(engine.engine, "pool_settings", lambda config: replace(settings(config), forks_per_zygote=3))
+    async with open_engine(small_config("workers = 4\nreserve = 2")) as opened:
+        pool = opened._pool
+        while len(pool._pristine) < 2:
+            await trio.sleep(0.001)
+        # A lease finds the reserve empty, forks for itself, and the reserve is full again before it renews the zygote.
+        pristine, pool._pristine[:] = pool._pristine[:], []
+        forking = pool._renewing
+        await forking.acquire()
+        leases: list[Worker] = []
+
+        async def lease() -> None:
+            leases.append(await pool.lease("t", 1.0))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease)
+            await trio.testing.wait_all_tasks_blocked()
+            pool._pristine[:] = pristine
+            assert pool._zygote is not None
+            pool._zygote.forks = 3
+            forking.release()
+        with trio.fail_after(20):
+            while len(pool._pristine) < 2:
+                await trio.sleep(0.001)
+        pool.give_back(leases[0], clean=False)
 
 
 def launchers() -> list[psutil.Process]:
