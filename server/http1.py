@@ -263,7 +263,7 @@ class Pause(EventWrapper):
             nonlocal left
             try:
                 left = not await self._socket.recv(1, MSG_PEEK)
-            except OSError:
+            except (OSError, trio.ClosedResourceError):  # cut by the client, or closed on our side
                 left = True
             if left:
                 await self.set()

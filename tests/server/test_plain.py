@@ -3,12 +3,14 @@
 import h11
 import pytest
 import trio
+import trio.testing
 from hypercorn.config import Config
 from hypothesis import given
 from hypothesis import strategies as st
 from server_support import Running, parse, read_answer, request, serving
 
 from server.asgi import Receive, Scope, Send
+from server.http1 import Pause
 from server.plain import read_request, write_answer
 
 # ---- requests ---------------------------------------------------------------------------------------------------
@@ -192,3 +194,19 @@ async def test_a_connection_on_which_nothing_is_asked_is_closed_and_a_busy_one_i
             assert await idle.receive_some() == b""
         server.service.release.set()
         assert parse(await read_answer(busy)).json() == {"result": "done"}
+
+
+async def test_a_connection_that_is_closed_while_a_request_waits_on_it_has_ended_and_is_no_error() -> None:
+    """Else whoever sends a request behind one that ends the connection has a traceback written to the log."""
+    ours, theirs = trio.socket.socketpair()
+    pause = Pause(ours)
+
+    async def wait() -> None:
+        with pytest.raises(trio.BrokenResourceError):
+            await pause.wait()
+
+    with theirs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            ours.close()
