@@ -72,7 +72,7 @@ async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monk
     monkeypatch.setattr(engine.engine, "pool_settings", lambda config: replace(settings(config), forks_per_zygote=3))
     async with open_engine(small_config("workers = 4\nreserve = 2")) as opened:
         pool = opened._pool
-        while len(pool._pristine) < 2:
+        while len(pool._pristine) < 2:  # noqa: ASYNC110 (nobody tells)
             await trio.sleep(0.001)
         # A lease finds the reserve empty, forks for itself, and the reserve is full again before it renews the zygote.
         pristine, pool._pristine[:] = pool._pristine[:], []
@@ -91,7 +91,7 @@ async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monk
             pool._zygote.forks = 3
             forking.release()
         with trio.fail_after(20):
-            while len(pool._pristine) < 2:
+            while len(pool._pristine) < 2:  # noqa: ASYNC110 (nobody tells)
                 await trio.sleep(0.001)
         pool.give_back(leases[0], clean=False)
 
