@@ -323,7 +323,7 @@ class SandboxConfig(_Model):
     workers: Count | None = None
     reserve: Annotated[int, Field(ge=0, le=_INT64)] = 2
     isolation: Literal["tenant", "execution"] = "tenant"
-    max_runs_per_worker: Count = 1_000
+    max_runs_per_worker: Count = 10_000
     require: Annotated[tuple[Layer, ...], Field(strict=False)] | None = None
     disable: Annotated[tuple[Layer, ...], Field(strict=False)] = ()
 

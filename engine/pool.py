@@ -40,7 +40,7 @@ class PoolSettings:
     max_depth: int = 0
     aside: int = 0
     isolation: Literal["tenant", "execution"] = "tenant"
-    max_runs_per_worker: int = 1_000
+    max_runs_per_worker: int = 10_000
     cpu_s: float = 60.0
     memory_bytes: int = 512 << 20
     layers_off: tuple[str, ...] = ()

@@ -138,7 +138,7 @@ def test_an_empty_file_is_the_built_in_defaults():
     assert (config.server.bind, config.server.max_body_bytes) == ("127.0.0.1:7331", 4 * 1024 * 1024)
     assert (config.server.body_timeout_s, config.server.graceful_timeout_s) == (15, 10)
     assert (config.sandbox.workers, config.sandbox.reserve, config.sandbox.isolation) == (None, 2, "tenant")
-    assert (config.sandbox.max_runs_per_worker, config.sandbox.require) == (1000, None)
+    assert (config.sandbox.max_runs_per_worker, config.sandbox.require) == (10_000, None)
     assert config.limits.defaults == {name: spec.default for name, spec in SPECS.items()}
     assert config.limits.max == {name: spec.ceiling for name, spec in SPECS.items()}
     assert config.limits.queue_timeout_s == 10
