@@ -14,11 +14,20 @@ local create, raw_resume, raw_yield, raw_isyieldable = coroutine.create, corouti
 local byte, sub, pack, unpack = string.byte, string.sub, string.pack, string.unpack
 local find, char, utf8_len = string.find, string.char, utf8.len
 local concat, remove, table_unpack, collect = table.concat, table.remove, table.unpack, collectgarbage
--- What only modules use. Taken here, because the script may put its own functions in the place of these.
-local pcall, select, tonumber, tostring, traceback = pcall, select, tonumber, tostring, debug.traceback
-local table_pack, table_move, status, running = table.pack, table.move, coroutine.status, coroutine.running
-local format, gsub, match, rep, utf8_char, os_date = string.format, string.gsub, string.match, string.rep, utf8.char, os.date
 local loaded_packages = package.loaded
+-- What modules are given. Taken here, because the script may put its own functions in the place of these; and put into a
+-- table, because each local that a function captures is paid for by every run (lfunc.c, luaF_findupval).
+local kit = {
+    error = error, pcall = pcall, select = select, type = type, next = next, tonumber = tonumber, tostring = tostring,
+    rawget = rawget, rawequal = rawequal, setmetatable = setmetatable, getmetatable = raw_getmetatable,
+    traceback = debug.traceback, collect = collect,
+    create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable,
+    running = coroutine.running, status = coroutine.status,
+    byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
+    rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len,
+    math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
+    concat = concat, remove = remove, table_move = table.move, table_pack = table.pack, table_unpack = table_unpack,
+}
 -- From here on a global would be the script's: naming one is an error.
 local _ENV = nil
 
@@ -33,19 +42,18 @@ local NULL = raw_setmetatable({}, {
     __metatable = false,
 })
 
--- Limits and facts of this run, set by begin.
-local max_output, max_depth, log_left, progress_left
-local root, method, source, mode, chunk_name, args_bytes
-local seed_a, seed_b
+local max_output, max_depth       -- limits of this run, set by begin
 local inbox
 local hosts = raw_setmetatable({}, WEAK)    -- coroutines that the script must not see as such: a run is made of them
 local kept_lines = {}     -- log lines made where nothing can be yielded; sent with the next step
+kit.ARRAYS, kit.NULL, kit.hosts, kit.kept_lines = ARRAYS, NULL, hosts, kept_lines
+kit.CALL, kit.CALLS, kit.LOG, kit.PROGRESS = CALL, CALLS, LOG, PROGRESS
+kit.OUT_OF_MEMORY, kit.NOT_HERE = OUT_OF_MEMORY, NOT_HERE
 
 -- Modules ----------------------------------------------------------------------------------------------------------
 local needed = {}           -- name -> what the module returned
-local internals
-local shape, own, host_call -- below
-local function take_inbox()
+function kit.put_inbox(text) inbox = text end
+function kit.take_inbox()
     local text = inbox
     inbox = nil
     return text
@@ -53,28 +61,13 @@ end
 local function need(name)
     local module = needed[name]
     if module then return module end
-    internals = internals or {
-        ARRAYS = ARRAYS, NULL = NULL, CALL = CALL, CALLS = CALLS, LOG = LOG, PROGRESS = PROGRESS, hosts = hosts,
-        NOT_HERE = NOT_HERE, OUT_OF_MEMORY = OUT_OF_MEMORY, kept_lines = kept_lines,
-        max_depth = max_depth, log_left = log_left, progress_left = progress_left, method = method,
-        seed_a = seed_a, seed_b = seed_b,
-        need = need, own = own, shape = shape, host_call = host_call, take_inbox = take_inbox,
-        put_inbox = function(text) inbox = text end,
-        error = raw_error, pcall = pcall, select = select, type = type, next = next, tonumber = tonumber,
-        tostring = tostring, rawget = rawget, rawequal = rawequal, traceback = traceback, collect = collect,
-        setmetatable = raw_setmetatable, getmetatable = raw_getmetatable,
-        create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable, running = running,
-        status = status, math_type = math_type, randomseed = raw_randomseed, random = random,
-        byte = byte, char = char, find = find, format = format, gsub = gsub, match = match, pack = pack, rep = rep,
-        sub = sub, unpack = unpack, utf8_char = utf8_char, utf8_len = utf8_len, os_date = os_date,
-        concat = concat, remove = remove, table_move = table_move, table_pack = table_pack, table_unpack = table_unpack,
-    }
     local chunk, message = raw_load(modules[name], "=[engine]", "b", nil)
     if not chunk then raw_error(message, 0) end     -- out of memory, and said to be so
-    module = chunk(internals)
+    module = chunk(kit)
     needed[name] = module
     return module
 end
+kit.need = need
 -- A function that is loaded when it is called. It calls as its last thing, so that errors name the script's line.
 local function stub(name, member)
     return function(...) return need(name)[member](...) end
@@ -83,8 +76,9 @@ end
 -- Values ---------------------------------------------------------------------------------------------------------
 -- MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), restricted to what JSON has, plus bin.
 
+local decode, encode, shape
+do      -- a block: what is captured in it is off the list that later captures walk
 -- decode(s, pos) -> value, next position. The input comes from the supervisor, which bounds depth and size.
-local decode
 local function decode_list(s, pos, n)
     local t = {}
     ARRAYS[t] = true
@@ -235,7 +229,7 @@ function put_value(v, depth)
     if t == "nil" then return emit("\xc0") end
     return refuse("wrong_shape", "is a " .. t)
 end
-local function encode(value, binary)
+function encode(value, binary)
     buffer, used, open, allow_binary = {}, 0, {}, binary
     local ok = put_value(value, 0)
     local bytes = ok and concat(buffer)
@@ -243,17 +237,18 @@ local function encode(value, binary)
     if ok then return bytes end
     return nil, kind, reason
 end
+end
 
 -- Host calls -------------------------------------------------------------------------------------------------------
 -- lua_error turns this very text into a true out-of-memory error (lapi.c), so a script that raises it is given
 -- another: an uncaught OUT_OF_MEMORY is then always the allocator's.
-function own(message)
+local function own(message)
     if rawequal(message, OUT_OF_MEMORY) then return OUT_OF_MEMORY .. " (raised by the script)" end
     return message
 end
 
 -- host_call(name, arguments) -> the host's value. Refusals and failures are raised where the script made the call.
-function host_call(name, arguments)
+local function host_call(name, arguments)
     if not raw_isyieldable() then
         raw_error(name .. NOT_HERE, 3)
     end
@@ -268,6 +263,8 @@ function host_call(name, arguments)
     inbox = nil
     raw_error(own(message), 3)
 end
+
+kit.own, kit.shape, kit.host_call = own, shape, host_call
 
 local function named(first, key, options)
     if type(first) == "table" then return first end
@@ -344,6 +341,7 @@ raw_getmetatable("").__metatable = false    -- strings reach the script's own st
 for name in next, loaded_packages do loaded_packages[name] = nil end
 
 -- The driver ---------------------------------------------------------------------------------------------------------
+local root, method, source, mode, chunk_name, args_bytes      -- of this run, set by begin
 local FAILURE = {}          -- a verdict of the driver about the script's answer; a script cannot make one
 local function fail(what, message)
     raw_error({ FAILURE, what, message }, 0)
@@ -401,9 +399,10 @@ local function put(bytes) inbox = bytes end
 
 local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
     source, mode, chunk_name, root, method, args_bytes = source_, mode_, name_, root_, method_, args_
-    max_output, max_depth, log_left, progress_left = output_, depth_, log_, progress_
+    max_output, max_depth = output_, depth_
+    kit.max_depth, kit.log_left, kit.progress_left, kit.method = depth_, log_, progress_, method_
     raw_randomseed(seed_a_, seed_b_)
-    seed_a, seed_b = random(0), random(0)
+    kit.seed_a, kit.seed_b = random(0), random(0)
     thread = create(main)
     hosts[thread] = true
 end
