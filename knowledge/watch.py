@@ -64,9 +64,14 @@ async def open_watch(file: Path) -> AsyncIterator[Watch | None]:
             connection.close()
 
 
+def connect_for_looking(file: Path) -> apsw.Connection:
+    """A connection that reads, to be asked in the event loop: nothing that it waits for sleeps. Raises apsw.Error."""
+    return apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY, vfs=_IMPATIENT)
+
+
 def _connect(file: Path) -> apsw.Connection | None:
     try:
-        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY, vfs=_IMPATIENT)
+        connection = connect_for_looking(file)
     except apsw.Error:
         return None
     try:

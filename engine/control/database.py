@@ -14,6 +14,7 @@ from engine.control import tables
 from engine.errors import Code, Problem
 from knowledge.lanes import Lane, open_lane
 from knowledge.store import StoreError
+from knowledge.watch import connect_for_looking
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -101,7 +102,7 @@ class Database:
                 await trio.to_thread.run_sync(_for_its_owner, self.path)
                 reading = open_lane(self.path, create=False, reading=True, busy_timeout_s=BUSY_TIMEOUT_S)
                 self._reader = await self._stack.enter_async_context(reading)
-                self._watch = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+                self._watch = connect_for_looking(self.path)
                 self._stack.callback(self._watch.close)
             except apsw.Error as error:
                 raise StoreError(_opening_text(self.path, error)) from error

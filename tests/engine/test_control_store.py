@@ -289,6 +289,14 @@ async def test_a_flood_of_unknown_keys_is_not_remembered_for_ever_and_drives_out
     assert await control.authenticate(key) is identity
 
 
+async def test_a_look_for_changes_in_the_event_loop_sleeps_for_nobody(opened: Opened) -> None:
+    async with opened() as control:
+        await control.create_tenant("acme", actor="cli")
+        look = control._database._watch
+        assert look is not None
+        assert look.open_vfs == "engine-impatient"  # tests/knowledge/test_kept_answers.py has what that is good for
+
+
 async def test_what_another_process_changes_is_noticed_with_the_next_request(opened: Opened) -> None:
     async with opened() as serving, opened() as command_line:
         record, key = await command_line.create_key("default", actor="cli")
