@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import positive
-
 
 class Command(argparse.ArgumentParser):
     """`python -m benchmarks.NAME`: `--json FILE`, and what is added."""
@@ -25,3 +23,10 @@ def tell(text: str, figures: Any, file: Path | None) -> None:
     print(text)
     if file is not None:
         file.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse. Raises ValueError."""
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number

@@ -21,10 +21,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in (head, ["-" * width for width in widths], *rows)
     )
     return "\n".join(line.rstrip() for line in lines)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1, for argparse. Raises ValueError."""
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number

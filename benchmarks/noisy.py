@@ -33,7 +33,8 @@ import trio
 from benchmarks import machine
 from benchmarks.address import Address
 from benchmarks.client import Client, Failed
-from benchmarks.figures import percentile, positive, table
+from benchmarks.command import Command, tell
+from benchmarks.figures import percentile, table
 from benchmarks.http_latency import ROOT, serving
 
 OPERATOR_KEY = "the-operator-of-a-benchmark-that-nobody-else-reaches"
@@ -322,12 +323,11 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.noisy", description="What neighbours cost.")
-    parser.add_argument("--rounds", type=positive, default=4, help="turns of each kind (default: 4)")
-    parser.add_argument("--seconds", type=positive, default=15, help="how long a turn is (default: 15)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    command = Command("noisy", "What neighbours cost.")
+    command.add_count("--rounds", 4, "turns of each kind")
+    command.add_count("--seconds", 15, "how long a turn is")
+    command.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
+    options = command.parse_args()
     if options.others:
         trio.run(be_the_others)
         return
@@ -335,9 +335,7 @@ def main() -> None:
         "machine": machine.facts(), "rounds": options.rounds, "seconds": float(options.seconds),
     }  # fmt: skip
     result |= trio.run(measure, options.rounds, float(options.seconds))
-    print(report(result))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    tell(report(result), result, options.json)
 
 
 if __name__ == "__main__":
