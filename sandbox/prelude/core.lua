@@ -26,7 +26,7 @@ local kit = {
     byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
     rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len,
     math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
-    concat = concat, remove = remove, table_move = table.move, table_pack = table.pack, table_unpack = table_unpack,
+    concat = concat, table_move = table.move, table_pack = table.pack, table_unpack = table_unpack,
 }
 -- From here on a global would be the script's: naming one is an error.
 local _ENV = nil
