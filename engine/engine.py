@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,6 +137,26 @@ class Engine:
             over = self._ledger.request(tenant.id, self.quotas_for(tenant), trio.current_time())
             if over is not None:
                 raise over.problem(Code.RATE_LIMITED)
+
+    @contextmanager
+    def work_for(self, tenant: Tenant) -> Iterator[None]:
+        """Work of the supervisor on what this tenant sent, charged to its `cpu_seconds_per_minute`.
+
+        Raises Problem quota_exceeded, before the work, once they are used up. Nothing may be awaited inside: the time
+        is the thread's CPU clock, which counts every task.
+        """
+        ledger = self._ledger
+        if ledger is None:
+            yield
+            return
+        quotas = self.quotas_for(tenant)
+        if (over := ledger.may_begin(tenant.id, quotas, trio.current_time())) is not None:
+            raise over.problem()
+        began_s = time.thread_time()
+        try:
+            yield
+        finally:
+            ledger.cpu(tenant.id, quotas, time.thread_time() - began_s, trio.current_time())
 
     def room_for(self, tenant: Tenant) -> int | None:
         """How many bytes the tenant may store in all; None where there is one tenant, and the disk is its own."""

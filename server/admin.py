@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from engine.control.records import expiry, since
 from engine.errors import Code, Problem
 from server.asgi import Exchange
-from server.body import parse_object
+from server.body import read_object
 from server.problems import Answer, json_answer
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Admin:
         return json_answer({"tenants": [record.as_json() for record in await self._control.tenants()]})
 
     async def create_tenant(self, exchange: Exchange) -> Answer:
-        body = _body(exchange, {"name": _TEXT}, {"quotas": _TABLE, "ceilings": _TABLE, "weight": _NUMBER})
+        body = await _body(exchange, {"name": _TEXT}, {"quotas": _TABLE, "ceilings": _TABLE, "weight": _NUMBER})
         name, rest = body.pop("name"), body
         record = await self._control.create_tenant(name, actor=exchange.identity.actor, **rest)
         return json_answer(record.as_json(), 201)
@@ -69,7 +69,7 @@ class Admin:
         return json_answer((await self._control.tenant(name)).as_json())
 
     async def change_tenant(self, exchange: Exchange, name: str) -> Answer:
-        body = _body(exchange, {}, {"quotas": _TABLE, "ceilings": _TABLE, "weight": _NUMBER})
+        body = await _body(exchange, {}, {"quotas": _TABLE, "ceilings": _TABLE, "weight": _NUMBER})
         return json_answer((await self._control.change_tenant(name, actor=exchange.identity.actor, **body)).as_json())
 
     async def delete_tenant(self, exchange: Exchange, name: str) -> Answer:
@@ -79,11 +79,11 @@ class Admin:
         return json_answer(proof)
 
     async def suspend(self, exchange: Exchange, name: str) -> Answer:
-        _body(exchange, {}, {})
+        await _body(exchange, {}, {})
         return json_answer((await self._control.set_state(name, "suspended", actor=exchange.identity.actor)).as_json())
 
     async def resume(self, exchange: Exchange, name: str) -> Answer:
-        _body(exchange, {}, {})
+        await _body(exchange, {}, {})
         return json_answer((await self._control.set_state(name, "active", actor=exchange.identity.actor)).as_json())
 
     # ---- keys ----------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Admin:
         return json_answer({"keys": [record.as_json() for record in await self._control.keys(name)]})
 
     async def create_key(self, exchange: Exchange, name: str) -> Answer:
-        body = _body(exchange, {}, {"scopes": _TEXTS, "expires": _TEXT})
+        body = await _body(exchange, {}, {"scopes": _TEXTS, "expires": _TEXT})
         expires = body.get("expires")
         record, key = await self._control.create_key(
             name,
@@ -111,7 +111,7 @@ class Admin:
         return json_answer({"secrets": [record.as_json() for record in await self._control.secrets(name)]})
 
     async def set_secret(self, exchange: Exchange, name: str, secret: str) -> Answer:
-        body = _body(exchange, {"value": _TEXT, "hosts": _TEXTS}, {})
+        body = await _body(exchange, {"value": _TEXT, "hosts": _TEXTS}, {})
         record = await self._control.set_secret(
             name, secret, body["value"], body["hosts"], actor=exchange.identity.actor
         )
@@ -133,9 +133,9 @@ class Admin:
         return json_answer({"audit": [row.as_json() for row in found]})
 
 
-def _body(exchange: Exchange, required: Kinds, optional: Kinds) -> dict[str, Any]:
+async def _body(exchange: Exchange, required: Kinds, optional: Kinds) -> dict[str, Any]:
     """The body, with these keys and no others. Raises Problem (400, 415)."""
-    body = parse_object(exchange.body, exchange.headers.get(b"content-type"))
+    body = await read_object(exchange)
     kinds = {**required, **optional}
     for key in required:
         if key not in body:

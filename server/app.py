@@ -68,7 +68,10 @@ async def open_app(
             await send_answer(problem_answer(problem), send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
-    auth = Auth(service.control if service.loaded.config.tenants.enabled else None, service.engine.count_request)
+    engine = service.engine
+    auth = Auth(
+        service.control if service.loaded.config.tenants.enabled else None, engine.count_request, engine.work_for
+    )
     guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)

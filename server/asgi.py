@@ -1,6 +1,7 @@
 """The shapes of ASGI 3, and what the guard knows of a request: one `Exchange`, passed on in the scope."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -54,6 +55,7 @@ class Exchange:
         "started",
         "status",
         "tenant",
+        "working",
     )
 
     def __init__(
@@ -66,6 +68,8 @@ class Exchange:
         # Set by the layer that knows keys, before an application is called; `key` is what was presented.
         self.identity: Identity = ANONYMOUS
         self.key: str | None = None
+        # A block of work on what was sent, charged to the tenant; set with the identity. Nothing is awaited inside.
+        self.working: Callable[[], AbstractContextManager[None]] = nullcontext
         self.body = body or b""
         self.buffered = 0
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).

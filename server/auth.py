@@ -4,7 +4,8 @@ Where tenants are off, everybody is the tenant `default`, and clients on this ma
 """
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -80,11 +81,18 @@ class Auth:
     """The layer of one server. `control` is None where tenants are off.
 
     `count` is told of every request of a tenant whose key is good, and raises Problem where they are too many.
+    `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`).
     """
 
-    def __init__(self, control: "ControlStore | None", count: Callable[[Tenant], None]) -> None:
+    def __init__(
+        self,
+        control: "ControlStore | None",
+        count: Callable[[Tenant], None],
+        work_for: Callable[[Tenant], AbstractContextManager[None]] = lambda tenant: nullcontext(),
+    ) -> None:
         self._control = control
         self._count = count
+        self._work_for = work_for
 
     async def refusal(self, scope: Scope, exchange: Exchange) -> Answer | None:
         """The answer to a request that may not go on. Sets the exchange's identity, tenant and key."""
@@ -115,6 +123,8 @@ class Auth:
                 return
             raise _REFUSED
         exchange.identity, exchange.tenant, exchange.key = identity, identity.tenant, key
+        if not identity.operator:
+            exchange.working = partial(self._work_for, identity.tenant)
         if identity.operator:
             await self._on_behalf(control, exchange, path)
             return

@@ -7,7 +7,7 @@ from agents.manifest import Root
 from agents.publishing import Action
 from engine.errors import Code, Problem
 from server.asgi import Exchange
-from server.body import parse_object
+from server.body import read_object
 from server.problems import Answer, json_answer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def routes(service: "Service") -> "list[tuple[str, str, Callable[..., Awaitable[
 
 
 async def _publish(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
-    body = parse_object(exchange.body, exchange.headers.get(b"content-type"))
+    body = await read_object(exchange)
     published = await service.publishing.publish(exchange.tenant, exchange.identity, root, name, body)
     # 200: it was there; 202: it is kept, and waits for an approval; 201: it is there, and is what is called.
     return json_answer(published.version, 200 if not published.created else 202 if published.waits else 201)
@@ -47,7 +47,7 @@ async def _history(service: "Service", root: Root, exchange: Exchange, name: str
 async def _change(
     service: "Service", root: Root, action: Action, exchange: Exchange, name: str, version: str
 ) -> Answer:
-    if parse_object(exchange.body, exchange.headers.get(b"content-type")):
+    if await read_object(exchange):
         raise Problem(Code.BAD_REQUEST, "this takes no body: the version that is meant is in the address")
     changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action)
     return json_answer(changed)

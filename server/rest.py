@@ -19,7 +19,7 @@ from sandbox.limits import SPECS
 from server import publish, usage
 from server.admin import Admin, Handler
 from server.asgi import Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
-from server.body import parse_object, unwrap
+from server.body import read_object, unwrap
 from server.logs import report
 from server.problems import Answer, internal, json_answer, problem_answer
 
@@ -91,7 +91,7 @@ class Routes:
     async def post_tool(self, exchange: Exchange, name: str) -> Answer:
         if name == "list" and not any(tool.name == name for tool in self._service.list_tools(exchange.tenant)):
             raise MethodNotAllowed(["GET", "HEAD"])  # the path of a listing, unless a tool has that name
-        arguments, wrapped = unwrap(parse_object(exchange.body, exchange.headers.get(b"content-type")))
+        arguments, wrapped = unwrap(await read_object(exchange))
         return await self._call_tool(exchange, name, arguments, wrapped)
 
     async def get_sources(self, exchange: Exchange) -> Answer:
@@ -103,7 +103,7 @@ class Routes:
         return json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
 
     async def prompt(self, exchange: Exchange, name: str) -> Answer:
-        arguments, wrapped = unwrap(parse_object(exchange.body, exchange.headers.get(b"content-type")))
+        arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
         return json_answer({"result": value} if wrapped else value)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,9 @@ class FakeEngine:
 
     def limits_for(self, asked: dict[str, float], tenant: Tenant) -> BoundLimits:
         return bind_limits(asked, tenant, {}, {})
+
+    def work_for(self, tenant: Tenant) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def count_request(self, tenant: Tenant) -> None:
         pass
