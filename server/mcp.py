@@ -23,10 +23,11 @@ from agents.agent import AgentInfo, Call
 from agents.documents import Document, Documents
 from agents.tool import ToolInfo
 from engine.errors import Code, Problem, leaf
-from engine.tenant import Tenant
+from engine.run import LogLine
 from server.logs import report
 from server.mcp_caller import Caller, Context, http_caller, of_handshake
 from server.mcp_listen import Listeners
+from server.mcp_log import LEVELS, passes, wanted
 from server.mcp_pages import PAGE, Cursors
 from server.mcp_progress import told
 from server.mcp_shapes import (
@@ -46,6 +47,7 @@ from server.mcp_shapes import (
     source_and_title,
     tool_of,
     wrong_params,
+    wrong_token,
 )
 from server.problems import INVALID_PARAMS, RESOURCE_NOT_FOUND, details, internal, rpc_error
 from server.rest import engine_version
@@ -104,7 +106,12 @@ def guarded(handler: Callable[[Context, P], Awaitable[R]]) -> Callable[[Context,
 
 
 async def explained(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Say which of the params is wrong, where the SDK only says that some are."""
+    """Say which of the params is wrong, where the SDK only says that some are.
+
+    A progress token is looked at here: the SDK would take `true` for the number 1.
+    """
+    if (wrong := wrong_token(ctx.params)) is not None:
+        raise MCPError(INVALID_PARAMS, wrong)
     try:
         return await call_next(ctx)
     except ValidationError as error:
@@ -162,6 +169,8 @@ class Handlers:
             on_completion=guarded(self.complete),
             on_subscriptions_listen=guarded(self.listen),
         )
+        # Not as `on_set_logging_level`: the SDK warns of that, as 2026-07-28 has `_meta` of requests in its place.
+        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, guarded(self.set_level))
         # Nothing here asks a client for input, so a state that one sends back was never ours: -32602.
         security = RequestStateSecurity.ephemeral()
         security.bind_principal = lambda ctx: self._caller(ctx).tenant.id
@@ -185,7 +194,7 @@ class Handlers:
         # An agent that is offered as a tool is not in its own list, but its own address offers it as one.
         agent = None if self._is_own_tool(caller, params.name) else caller.agent
         try:
-            async with self._call(ctx, caller.tenant) as call:
+            async with self._call(ctx, caller, params.name) as call:
                 called = await self._service.call_tool(params.name, params.arguments or {}, call, agent=agent)
         except Exception as error:
             problem = leaf(error)
@@ -225,7 +234,7 @@ class Handlers:
     ) -> t.GetPromptResult | t.InputRequiredResult:
         caller = self._caller(ctx)
         info = self._prompt(caller, params.name)
-        async with self._call(ctx, caller.tenant) as call:
+        async with self._call(ctx, caller, params.name) as call:
             resolved = await self._service.resolve(params.name, params.arguments or {}, call)
         return t.GetPromptResult(
             description=None if info is None else info.description,
@@ -308,7 +317,8 @@ class Handlers:
         if isinstance(params.ref, t.ResourceTemplateReference):
             return await self._complete_address(self._documents(caller), params.ref.uri, name, typed, given)
         info = self._prompt(caller, params.ref.name)
-        values = await self._service.complete(params.ref.name, name, typed, given, Call(caller.tenant))
+        async with self._call(ctx, caller, params.ref.name) as call:
+            values = await self._service.complete(params.ref.name, name, typed, given, call)
         if values is not None:
             return completion_of(values)
         argument = next((each for each in (info.arguments if info else ()) if each.name == name), None)
@@ -336,13 +346,30 @@ class Handlers:
         caller = self._caller(ctx)
         return await self._listeners.serve(ctx, params, caller, self._documents(caller))
 
+    async def set_level(self, ctx: Context, params: t.SetLevelRequestParams) -> t.EmptyResult:
+        """Of the handshake revisions: the least level of the log lines that the session is sent from now on."""
+        self._caller(ctx).log_level.least = params.level
+        return t.EmptyResult()
+
     @asynccontextmanager
-    async def _call(self, ctx: Context, tenant: Tenant) -> AsyncIterator[Call]:
-        """The call that a request makes; its progress goes to the client if that gave a token."""
-        if ctx.meta is None or ctx.meta.get("progress_token") is None:
-            yield Call(tenant)
+    async def _call(self, ctx: Context, caller: Caller, name: str) -> AsyncIterator[Call]:
+        """The call that a request makes of `name`; its progress and log lines go to a client that wants them."""
+        level = wanted(ctx.meta, caller.log_level if of_handshake(ctx) else None)
+        token = ctx.meta is not None and ctx.meta.get("progress_token") is not None
+        if level is None and not token:
+            yield Call(caller.tenant)
             return
-        async with told(tenant, ctx.session.report_progress) as call:
+
+        async def send_line(line: LogLine) -> None:
+            assert level is not None
+            if passes(line, level):
+                data = t.LoggingMessageNotificationParams(level=LEVELS[line.level], logger=name, data=line.text)
+                # With the id of the request it goes on the stream of that request, in either era.
+                await ctx.session.send_notification(t.LoggingMessageNotification(params=data), ctx.request_id)
+
+        async with told(
+            caller.tenant, ctx.session.report_progress if token else None, None if level is None else send_line
+        ) as call:
             yield call
 
 

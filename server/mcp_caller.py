@@ -1,7 +1,7 @@
 """On whose behalf an MCP handler acts, whatever carried the message."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -9,17 +9,22 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from engine.tenant import Tenant
 from server.asgi import agent_of, exchange_of
+from server.mcp_log import SessionLevel
 
 Context = ServerRequestContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the agent that it is limited to. `when_draining` has a callback called when the server drains."""
+    """Who asks, and the agent that it is limited to. `when_draining` has a callback called when the server drains.
+
+    `log_level` is that of the session, of a handshake revision; over HTTP, which has no sessions, of the request alone.
+    """
 
     tenant: Tenant
     agent: str | None
     when_draining: Callable[[Callable[[], None]], None]
+    log_level: SessionLevel = field(default_factory=SessionLevel)
 
 
 def http_caller(ctx: Context) -> Caller:

@@ -9,7 +9,7 @@ import trio
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import check_accept_headers
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import HEADER_MISMATCH, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import HEADER_MISMATCH, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request as StarletteRequest
 
@@ -29,6 +29,9 @@ _VERSION = b"mcp-protocol-version"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _KNOWN = _HANDSHAKE | _MODERN
+
+# Keys of a request's `_meta` that ask for more than an answer.
+_STREAMED = frozenset({"progressToken", LOG_LEVEL_META_KEY})
 
 # Whose request is being served. The SDK asks for a tool's schema before there is a context to ask.
 _asking: ContextVar[Tenant] = ContextVar("_asking", default=DEFAULT_TENANT)
@@ -121,7 +124,7 @@ class Mcp:
 
 
 def _only_answered(exchange: Exchange, message: Mapping[str, Any]) -> bool:
-    """Whether nothing but the answer will be said: a request of 2026-07-28 that asks for no progress and no changes.
+    """Whether nothing but the answer will be said: a request of 2026-07-28 that asks for no progress, log or changes.
 
     Only event streams carry either. Without one the SDK needs no tasks beside the handler, which is a fifth of what a
     call costs the front end; who leaves is cancelled by the guard all the same.
@@ -129,7 +132,7 @@ def _only_answered(exchange: Exchange, message: Mapping[str, Any]) -> bool:
     if exchange.headers.get(_VERSION) not in _MODERN or message.get("method") == "subscriptions/listen":
         return False
     meta = message.get("params", {}).get("_meta")
-    return not (isinstance(meta, dict) and "progressToken" in meta)
+    return not (isinstance(meta, dict) and not _STREAMED.isdisjoint(meta))
 
 
 def refuse_message(raw: bytes) -> Answer | None:
@@ -154,10 +157,22 @@ def _message(raw: bytes) -> dict[str, Any] | Answer:
             and isinstance(message.get("params", {}), dict)
             and (_id(message) is not None or "id" not in message)
         )
+    elif "result" in message or "error" in message:
+        answers = isinstance(message.get("result"), dict) or _is_error(message.get("error"))
+        if _id(message) is None or not answers:  # an answer: its id is that of no request
+            return rpc_answer(400, INVALID_REQUEST, "the message is malformed")
+        sound = True
     else:
-        answered = isinstance(message.get("result"), dict) or isinstance(message.get("error"), dict)
-        sound = _id(message) is not None and answered
+        sound = False
     return message if sound else rpc_answer(400, INVALID_REQUEST, "the message is malformed", _id(message))
+
+
+def _is_error(error: Any) -> bool:
+    """Whether it is an error object (JSON-RPC 2.0 section 5.1): with a whole number for a code, and a text."""
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        return False
+    code = error.get("code")
+    return isinstance(code, int) and not isinstance(code, bool)
 
 
 def _id(message: Mapping[str, Any]) -> str | int | None:

@@ -1,18 +1,21 @@
-"""What a client that gave a progress token hears of a run: what the script reports, else its host calls."""
+"""What a client hears of a run while it lasts: its progress, for a client that gave a token, and its log lines."""
 
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 
 import trio
 
 from agents.agent import Call
-from engine.run import CallRecord
+from engine.run import CallRecord, LogLine
 from engine.tenant import Tenant
 
 # How many reports may wait for a slow reader; older ones are dropped, as only the newest matters.
 BACKLOG = 32
+# How many log lines may wait for it; newer ones are dropped and counted. `limits.log_bytes` bounds their bytes.
+LINES = 256
 # A run is long from here on: its host calls are told, at most this often. Short runs end before anybody looks.
 LONG_S = 1.0
 EVERY_S = 0.25
@@ -20,7 +23,8 @@ EVERY_S = 0.25
 _STEP = 1e-4
 
 Report = tuple[float, str | None]
-Send = Callable[[float, float | None, str | None], Awaitable[None]]
+SendProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+SendLine = Callable[[LogLine], Awaitable[None]]
 
 
 class Progress:
@@ -53,20 +57,67 @@ class Progress:
         return self._last, record.name
 
 
-@asynccontextmanager
-async def told(tenant: Tenant, send: Send) -> AsyncIterator[Call]:
-    """A call whose progress goes to `send(progress, total, message)`; the last of it before the block ends.
+class Waiting:
+    """Reports and log lines on their way to a slow reader, in the order in which they came, both bounded."""
 
-    Progress comes from the run as it happens, and a client may read slowly: a task of its own sends it on.
+    def __init__(self) -> None:
+        self._numbers = count()
+        # Invariant: both are ordered by their numbers, which no two share.
+        self._reports: deque[tuple[int, Report]] = deque(maxlen=BACKLOG)
+        self._lines: deque[tuple[int, LogLine]] = deque()
+        self._left_out = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._reports or self._lines or self._left_out)
+
+    def report(self, report: Report) -> None:
+        self._reports.append((next(self._numbers), report))
+
+    def line(self, line: LogLine) -> None:
+        if len(self._lines) < LINES and not self._left_out:
+            self._lines.append((next(self._numbers), line))
+        else:
+            self._left_out += 1
+
+    def next(self) -> Report | LogLine:
+        """The oldest; once the lines before a gap are out, a line that says how many are missing.
+
+        Raises IndexError when nothing waits.
+        """
+        if self._lines and (not self._reports or self._lines[0][0] < self._reports[0][0]):
+            return self._lines.popleft()[1]
+        if self._reports:
+            return self._reports.popleft()[1]
+        if not self._left_out:
+            raise IndexError("nothing waits")
+        missing, self._left_out = self._left_out, 0
+        return LogLine("warn", f"{missing} log lines were left out: the client reads too slowly")
+
+
+@asynccontextmanager
+async def told(
+    tenant: Tenant, send_progress: SendProgress | None, send_line: SendLine | None = None
+) -> AsyncIterator[Call]:
+    """A call whose progress goes to `send_progress(progress, total, message)` and whose log lines go to `send_line`;
+    the last of them before the block ends. None: that is not sent.
+
+    Both come from the run as it happens, and a client may read slowly: a task of its own sends them on.
     """
     progress = Progress(trio.current_time())
-    waiting: deque[Report] = deque(maxlen=BACKLOG)
-    news, ended = trio.Event(), False
+    waiting = Waiting()
+    news, ended, started = trio.Event(), False, False
+
+    def wake() -> None:
+        nonlocal started
+        if not started:  # most runs say nothing: they cost no task
+            started = True
+            nursery.start_soon(pass_on)
+        news.set()
 
     def tell(report: Report | None) -> None:
         if report is not None:
-            waiting.append(report)
-            news.set()
+            waiting.report(report)
+            wake()
 
     def on_progress(fraction: float, message: str | None) -> None:
         tell(progress.report(fraction, message))
@@ -74,19 +125,37 @@ async def told(tenant: Tenant, send: Send) -> AsyncIterator[Call]:
     def on_call(record: CallRecord) -> None:
         tell(progress.call(record, trio.current_time()))
 
+    def on_log(line: LogLine) -> None:
+        waiting.line(line)
+        wake()
+
     async def pass_on() -> None:
         nonlocal news
         while True:
             while waiting:
-                fraction, message = waiting.popleft()
-                await send(fraction, 1.0, message)
+                item = waiting.next()
+                if isinstance(item, LogLine):
+                    assert send_line is not None
+                    await send_line(item)
+                elif send_progress is not None:
+                    await send_progress(item[0], 1.0, item[1])
             if ended:
                 return
             news = trio.Event()
             await news.wait()
 
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pass_on)
-        yield Call(tenant, on_progress, on_call=on_call)
+        try:
+            yield Call(
+                tenant,
+                on_progress if send_progress is not None else None,
+                on_log=on_log if send_line is not None else None,
+                on_call=on_call if send_progress is not None else None,
+            )
+        except Exception as error:  # raised once the client has what the run said before it failed
+            failure = error
         ended = True
         news.set()
+    if failure is not None:
+        raise failure

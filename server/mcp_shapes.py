@@ -217,3 +217,14 @@ def wrong_params(error: ValidationError, method: str, params: Any) -> str:
             path.append(str(part))
     hint = ": a prompt's arguments are strings" if (method, path[:1]) == ("prompts/get", ["arguments"]) else ""
     return f"{'.'.join(['params', *path])} {_WANTED.get(first['type'], 'is not what it must be')}{hint}"
+
+
+def wrong_token(params: Any) -> str | None:
+    """What is wrong with the progress token of a message; None for one that is right, or none. `params` are as sent."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    if not isinstance(meta, dict) or "progressToken" not in meta:
+        return None
+    token = meta["progressToken"]
+    if isinstance(token, str | int) and not isinstance(token, bool):
+        return None
+    return "params._meta.progressToken must be a string or a whole number"

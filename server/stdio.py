@@ -33,6 +33,7 @@ from server.mcp import Handlers
 from server.mcp_caller import Caller, Context
 from server.mcp_http import refuse_message
 from server.mcp_listen import Listeners
+from server.mcp_log import SessionLevel
 from server.problems import INVALID_REQUEST, encode, internal, rpc_error
 
 if TYPE_CHECKING:
@@ -342,9 +343,10 @@ async def serve_client(
 ) -> None:
     """Serve the client of a wire until its end, or until `stop` is set and the graceful time is over."""
     listeners = Listeners()
+    log_level = SessionLevel()
 
     def caller(ctx: Context) -> Caller:
-        return Caller(tenant, agent, partial(wire.when_draining, ctx.request_id))
+        return Caller(tenant, agent, partial(wire.when_draining, ctx.request_id), log_level)
 
     def input_schema(name: str) -> Mapping[str, Any] | None:
         info = service.tool_info(tenant, name)

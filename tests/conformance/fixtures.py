@@ -261,7 +261,6 @@ class Fixtures(Handlers):
             return t.EmptyResult()
 
         # Of the handshake revisions. A server without sessions has nothing to remember, but may be asked.
-        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, nothing)
         server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, nothing)
         server.add_request_handler("resources/unsubscribe", t.UnsubscribeRequestParams, nothing)
         return server

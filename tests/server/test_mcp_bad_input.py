@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import httpx2
@@ -329,3 +330,80 @@ def test_one_message_is_told_from_everything_else() -> None:
         answer = refuse_message(raw)
         assert answer is not None
         assert json.loads(answer.body)["error"]["code"] == -32600
+
+
+# ---- whatever comes ----------------------------------------------------------------------------------------------
+
+JUNK: tuple[Any, ...] = (None, True, 0, -1, 1.5, 1e308, "", "x", [], [[]], {}, {"x": 1}, "engine://documents/x")
+METHODS = (
+    "initialize", "server/discover", "ping", "tools/list", "tools/call", "prompts/list", "prompts/get",
+    "resources/list", "resources/read", "resources/templates/list", "completion/complete", "subscriptions/listen",
+    "logging/setLevel", "notifications/cancelled", "notifications/initialized", "notifications/progress", "x", "",
+)  # fmt: skip
+KEYS = ("name", "arguments", "uri", "cursor", "ref", "argument", "level", "notifications", "protocolVersion",
+        "capabilities", "clientInfo", "requestId", "context", "inputResponses", "requestState")  # fmt: skip
+META_KEYS = (*META, "progressToken", "io.modelcontextprotocol/logLevel")
+LIBRARY_TEXT = (
+    "pydantic", "validation error", "Traceback", "input_value", "input_type", "union[", "For further information",
+    "<class", "JSONRPC", "Params", "starlette", "/usr", ".py",
+)  # fmt: skip
+
+
+def any_message(random: Random) -> dict[str, Any]:
+    """A message that is nearly one of JSON-RPC: any part may be missing, of another type, or of another message."""
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": random.choice((1, "a", *JUNK)), "method": random.choice(METHODS)}
+    params = {key: random.choice(JUNK) for key in random.sample(KEYS, random.randrange(4))}
+    if random.random() < 0.7:
+        params["name"] = random.choice(("echo", "helper"))
+    if random.random() < 0.3:
+        params["ref"] = {"type": random.choice(("ref/prompt", "ref/resource", "x")), "name": random.choice(JUNK)}
+    params["_meta"] = {**META, **{key: random.choice(JUNK) for key in random.sample(META_KEYS, random.randrange(3))}}
+    body["params"] = random.choice((params, params, params, random.choice(JUNK)))
+    if random.random() < 0.2:
+        body["result"] = random.choice(JUNK)
+    if random.random() < 0.2:
+        body["error"] = random.choice((*JUNK, {"code": random.choice(JUNK), "message": random.choice(JUNK)}))
+    for key in random.sample(list(body), random.choice((0, 0, 0, 1, 2))):
+        del body[key]
+    return body
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_message_is_answered_with_the_text_of_a_library(server: Running, seed: int) -> None:
+    random = Random(seed)
+    async with server.client() as client:
+        for _ in range(60):
+            body = any_message(random)
+            make = random.choice((modern, handshake))
+            asked = make(str(body.get("method", "x")) or "x")["headers"]
+            async with client.stream("POST", "/mcp", headers=asked, json=body) as response:
+                with trio.move_on_after(5):
+                    if body.get("method") != "subscriptions/listen":
+                        await response.aread()
+            text = response.text if response.is_stream_consumed else ""
+            assert response.status_code < 500, body
+            assert [leak for leak in LIBRARY_TEXT if leak in text] == [], body
+    await assert_works(server)
+
+
+@pytest.mark.parametrize("token", [True, False, None, 1.5, [], {}])
+@pytest.mark.parametrize("make", [modern, handshake])
+async def test_a_progress_token_is_a_string_or_a_whole_number(server: Running, make: Any, token: Any) -> None:
+    ask, meta = make("tools/call", ECHO), META if make is modern else {}
+    _, error = await answered(server, with_meta(ask, {**meta, "progressToken": token}))
+    assert error["code"] == -32602
+    assert "params._meta.progressToken must be a string or a whole number" in error["message"]
+    for right in ("t", 0, 7):
+        async with server.client() as client:
+            answer = await client.post("/mcp", **with_meta(ask, {**meta, "progressToken": right}))
+        assert message(answer)["result"]["structuredContent"] == {}
+
+
+@pytest.mark.parametrize(
+    "error", [{}, {"code": 1}, {"message": "x"}, {"code": "1", "message": "x"}, {"code": True, "message": ""}]
+)
+async def test_an_answer_with_half_an_error_is_no_message(server: Running, error: dict[str, Any]) -> None:
+    for make in (modern, handshake):
+        ask = make("x")
+        response, refused = await answered(server, {**ask, "json": {"jsonrpc": "2.0", "id": 1, "error": error}})
+        assert (response.status_code, refused["code"], refused["message"]) == (400, -32600, "the message is malformed")
