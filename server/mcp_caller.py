@@ -8,7 +8,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from engine.tenant import Tenant
-from server.asgi import agent_of, exchange_of
+from server.asgi import exchange_of
 
 Context = ServerRequestContext[Any, Any]
 
@@ -25,7 +25,7 @@ class Caller:
 def http_caller(ctx: Context) -> Caller:
     """The caller of a message that came over HTTP, as the guard knows it."""
     exchange = exchange_of(ctx.request.scope)  # type: ignore[union-attr]
-    return Caller(exchange.tenant, agent_of(exchange.query), exchange.when_draining)
+    return Caller(exchange.tenant, exchange.params.get("agent"), exchange.when_draining)
 
 
 def of_handshake(ctx: Context) -> bool:
