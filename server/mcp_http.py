@@ -32,8 +32,9 @@ _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIO
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _KNOWN = _HANDSHAKE | _MODERN
 
-# Whose request is being served. The SDK asks for a tool's schema before there is a context to ask.
-_asking: ContextVar[Tenant] = ContextVar("_asking", default=DEFAULT_TENANT)
+# Whose request is being served, and the agent that it is limited to. The SDK asks for a tool's schema before there is a
+# context to ask.
+_asking: ContextVar[tuple[Tenant, str | None]] = ContextVar("_asking", default=(DEFAULT_TENANT, None))
 
 
 class Mcp:
@@ -70,8 +71,11 @@ class Mcp:
             nursery.cancel_scope.cancel()
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        info = self._service.tool_info(_asking.get(), name)
-        return None if info is None else info.parameters
+        tenant, agent = _asking.get()
+        info = self._service.tool_info(tenant, name)
+        if info is None or (agent not in (None, name) and info not in self._service.list_tools(tenant, agent)):
+            return None
+        return info.parameters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -86,7 +90,7 @@ class Mcp:
             return
         if scope["method"] == "GET":  # a stream on which nothing will ever be said
             exchange.when_draining(exchange.end)
-        asking = _asking.set(exchange.tenant)
+        asking = _asking.set((exchange.tenant, exchange.params.get("agent")))
         try:
             if _only_answered(exchange, answer):
                 with self._late.looked_after(send) as say:

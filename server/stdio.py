@@ -24,6 +24,7 @@ from mcp.shared.subscriptions import event_to_notification
 from pydantic import ValidationError
 
 from engine.config import LoadedConfig
+from engine.control.identity import LOCAL
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.app import Opener, Refused, open_server, run_process, serve_app
@@ -344,7 +345,8 @@ async def serve_client(
     listeners = Listeners()
 
     def caller(ctx: Context) -> Caller:
-        return Caller(tenant, agent, partial(wire.when_draining, ctx.request_id))
+        # The client is the process that started this one, on this machine.
+        return Caller(tenant, agent, partial(wire.when_draining, ctx.request_id), LOCAL, keyed=False)
 
     def input_schema(name: str) -> Mapping[str, Any] | None:
         info = service.tool_info(tenant, name)

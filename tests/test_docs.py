@@ -66,6 +66,7 @@ from server.app import listen, open_app, serve_app
 from server.banner import listening, loaded_lines
 from server.mcp import Handlers
 from server.mcp_listen import Listeners
+from server.mcp_methods import METHODS
 from server.problems import STATUS
 from server.routes import Need, Route
 
@@ -320,6 +321,7 @@ def test_every_mcp_method_is_in_the_table() -> None:
     text = section(HTTP, "MCP")
     assert set(first_quoted(text.rows())) == ours | {"initialize"}  # which the SDK answers without a handler
     assert all(version in text.text for version in HANDSHAKE_PROTOCOL_VERSIONS)
+    assert {quoted(row[0])[0]: row[2] for row in text.rows()} == {name: row.limited for name, row in METHODS.items()}
 
 
 @dataclass(frozen=True)
