@@ -36,7 +36,7 @@ Action = Literal["activate", "approve", "deprecate"]
 T = TypeVar("T")
 
 # Which scope of a key an action takes. Approving lets a version do what it asks for, so it is not the uploader's to do.
-_SCOPE: dict[Action, Scope] = {"activate": "publish", "approve": "admin", "deprecate": "publish"}
+SCOPE: dict[Action, Scope] = {"activate": "publish", "approve": "admin", "deprecate": "publish"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Deciding:
 
         Raises Problem: forbidden (the key's scopes, or grants that only the operator may give), not_found, conflict.
         """
-        require(who, _SCOPE[action])
+        require(who, SCOPE[action])
         free = self._free(tenant)
 
         def work(db: apsw.Connection) -> dict[str, Any]:

@@ -1,20 +1,19 @@
-"""The operator's routes, below `/admin`: tenants, keys, secrets, the audit log. `server.auth` lets nobody else in."""
+"""The operator's routes, below `/admin`: tenants, keys, secrets, the audit log."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 from engine.control.records import expiry, since
 from engine.errors import Code, Problem
 from server.asgi import Exchange
 from server.body import read_object
 from server.problems import Answer, json_answer
+from server.routes import Need, Route
 
 if TYPE_CHECKING:
     from agents.service import Service
     from engine.control.store import ControlStore
 
-Handler = Callable[..., Awaitable[Answer]]
 MAX_ROWS = 10_000
 
 _TEXT = (str, "a text")
@@ -31,9 +30,9 @@ class Admin:
         self._service = service
         self._now = now
 
-    def routes(self) -> tuple[tuple[str, str, Handler], ...]:
-        """Every route as rule, method and handler."""
-        return (
+    def routes(self) -> tuple[Route, ...]:
+        """Every route: all of them are the operator's."""
+        rows = (
             ("/admin/tenants", "GET", self.list_tenants),
             ("/admin/tenants", "POST", self.create_tenant),
             ("/admin/tenants/<name>", "GET", self.show_tenant),
@@ -49,6 +48,7 @@ class Admin:
             ("/admin/tenants/<name>/secrets/<secret>", "DELETE", self.delete_secret),
             ("/admin/audit", "GET", self.audit),
         )
+        return tuple(Route(method, rule, Need.OPERATOR, handler) for rule, method, handler in rows)
 
     @property
     def _control(self) -> "ControlStore":
@@ -151,12 +151,9 @@ async def _body(exchange: Exchange, required: Kinds, optional: Kinds) -> dict[st
     return body
 
 
-def _query(exchange: Exchange, known: tuple[str, ...]) -> dict[str, str]:
-    """The query, with these names at most once each. Raises Problem (400)."""
-    found = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True)
-    for name, values in found.items():
+def _query(exchange: Exchange, known: tuple[str, ...]) -> Mapping[str, str]:
+    """The query's parameters, which are among these. Raises Problem (400)."""
+    for name in exchange.params:
         if name not in known:
             raise Problem(Code.BAD_REQUEST, f"unknown parameter {name[:64]!r}; known: {', '.join(known)}")
-        if len(values) > 1:
-            raise Problem(Code.BAD_REQUEST, f"{name}: given more than once")
-    return {name: values[0] for name, values in found.items()}
+    return exchange.params

@@ -19,7 +19,7 @@ from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from server import http1, logs, rest
 from server.access import Access, is_loopback
-from server.asgi import MCP_PATH, App, Receive, Scope, Send, exchange_of, send_answer
+from server.asgi import App, Receive, Scope, Send, exchange_of, send_answer
 from server.auth import Auth
 from server.banner import listening, loaded_lines
 from server.guard import Guard
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 75
 # The guard ends requests when the graceful time is over, with an answer; connections are cut this much later.
 FAREWELL_S = 1.0
-_MCP_PATHS = frozenset({MCP_PATH, MCP_PATH + "/"})
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Opener = Callable[[LoadedConfig], Any]
@@ -56,10 +55,14 @@ async def open_app(
     answering = rest.Rest(service)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        app: App = speaking if scope["path"] in _MCP_PATHS else answering
+        exchange = exchange_of(scope)
+        app: App = answering
         at_hand = False
         try:
-            async with service.at_hand(exchange_of(scope).tenant):
+            if exchange.found.route is answering.mcp:
+                answering.mcp.check(exchange)
+                app = speaking
+            async with service.at_hand(exchange.tenant):
                 at_hand = True
                 await app(scope, receive, send)
         except Problem as problem:
@@ -69,9 +72,8 @@ async def open_app(
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
     engine = service.engine
-    auth = Auth(
-        service.control if service.loaded.config.tenants.enabled else None, engine.count_request, engine.work_for
-    )
+    control = service.control if service.loaded.config.tenants.enabled else None
+    auth = Auth(answering.table, control, engine.count_request, engine.work_for)
     guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)

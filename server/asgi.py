@@ -1,16 +1,15 @@
 """The shapes of ASGI 3, and what the guard knows of a request: one `Exchange`, passed on in the scope."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from urllib.parse import parse_qs
 
 import trio
 
 from engine.control.identity import ANONYMOUS, Identity
-from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.problems import Answer
+from server.routes import UNREAD, Found
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,9 +27,6 @@ ON_DISCONNECT = "engine.on_disconnect"
 # The key under which the server has a body that came whole, with its request. Whoever looks there need not receive it.
 BODY = "engine.body"
 
-# Where MCP is spoken; everything else is REST.
-MCP_PATH = "/mcp"
-
 
 class Exchange:
     """One request as the guard sees it.
@@ -45,12 +41,14 @@ class Exchange:
         "draining",
         "ending",
         "finished",
+        "found",
         "headers",
         "identity",
         "key",
+        "keyed",
         "on_drain",
+        "params",
         "pending",
-        "query",
         "scope",
         "started",
         "status",
@@ -58,15 +56,17 @@ class Exchange:
         "working",
     )
 
-    def __init__(
-        self, headers: dict[bytes, bytes], query: bytes, scope: trio.CancelScope, body: bytes | None = None
-    ) -> None:
+    def __init__(self, headers: dict[bytes, bytes], scope: trio.CancelScope, body: bytes | None = None) -> None:
         self.headers = headers
-        self.query = query
         self.scope = scope
+        # What the target says, as `server.target` read it: the route with what it needs, and the query's parameters.
+        self.found: Found = UNREAD
+        self.params: Mapping[str, str] = {}
         self.tenant: Tenant = DEFAULT_TENANT
-        # Set by the layer that knows keys, before an application is called; `key` is what was presented.
+        # Set by the layer that knows keys, before an application is called; `key` is what was presented. Until then
+        # nothing that needs a key can be reached.
         self.identity: Identity = ANONYMOUS
+        self.keyed = True
         self.key: str | None = None
         # A block of work on what was sent, charged to the tenant; set with the identity. Nothing is awaited inside.
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -121,13 +121,3 @@ async def send_answer(answer: Answer, send: Send) -> None:
     """Say a complete answer."""
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-def agent_of(query: bytes) -> str | None:
-    """The agent that a request is limited to by `?agent=NAME`. Raises Problem (400) when it names several."""
-    if not query:
-        return None
-    named = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("agent", ())
-    if len(named) > 1:
-        raise Problem(Code.BAD_REQUEST, "the query names more than one agent")
-    return named[0] if named else None

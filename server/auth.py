@@ -7,23 +7,20 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 import trio
 
-from engine.control.identity import ANONYMOUS, LOCAL, Identity
-from engine.errors import Code, Problem
+from engine.control.identity import ANONYMOUS, LOCAL
+from engine.errors import Problem
 from engine.tenant import Tenant
 from server.access import is_loopback
-from server.asgi import MCP_PATH, Exchange, Scope
+from server.asgi import Exchange, Scope
 from server.problems import Answer, problem_answer
+from server.routes import Need, Table, no_key
 
 if TYPE_CHECKING:
     from engine.control.store import ControlStore
 
-# One text for whatever is wrong with a key, and for none.
-_REFUSED = Problem(Code.UNAUTHORIZED, "a valid API key is needed, as Authorization: Bearer KEY or as X-API-Key: KEY")
-_ADMIN = "/admin"
 # What proxies add: with one of them, the address of the connection is not the client's.
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 # How often open answers are held against keys that were revoked and tenants that were suspended meanwhile.
@@ -51,32 +48,6 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     return found.pop().decode("latin-1") or None
 
 
-def is_open(path: str) -> bool:
-    """Whether a path is answered without a key."""
-    return path == "/health" or path.startswith("/.well-known/")
-
-
-def needs_use(method: str, path: str) -> bool:
-    """Whether a request calls something, or speaks MCP, for which its key needs the scope `use`."""
-    if path.rstrip("/") == MCP_PATH or path == "/tools/sources":
-        return True
-    prompt = path.startswith("/agents/") and path.endswith("/prompt")
-    # What lies below a tool's name is about its published versions.
-    tool = path.startswith("/tools/") and path.count("/") == 2
-    return method == "POST" and (prompt or tool)
-
-
-def is_admin(path: str) -> bool:
-    """Whether a path is for the operator alone."""
-    return path == _ADMIN or path.startswith(_ADMIN + "/")
-
-
-def require(identity: Identity, scope: str) -> None:
-    """Raises Problem forbidden unless the key has this scope. The operator may do everything."""
-    if scope not in identity.scopes:
-        raise Problem(Code.FORBIDDEN, f"this key has no scope '{scope}'")
-
-
 class Auth:
     """The layer of one server. `control` is None where tenants are off.
 
@@ -86,16 +57,24 @@ class Auth:
 
     def __init__(
         self,
+        table: Table,
         control: "ControlStore | None",
         count: Callable[[Tenant], None],
         work_for: Callable[[Tenant], AbstractContextManager[None]] = lambda tenant: nullcontext(),
     ) -> None:
+        self.table = table
         self._control = control
         self._count = count
         self._work_for = work_for
 
-    async def refusal(self, scope: Scope, exchange: Exchange) -> Answer | None:
-        """The answer to a request that may not go on. Sets the exchange's identity, tenant and key."""
+    async def refusal(self, scope: Scope, exchange: Exchange, path: str | None) -> Answer | None:
+        """The answer to a request that may not go on. Sets the exchange's route, identity, tenant and key.
+
+        `path` is what the guard read in the target, None where that has no one reading: it is nobody's then, and open
+        to none without a key.
+        """
+        if path is not None:
+            exchange.found = self.table.find(scope["method"], path)
         try:
             if self._control is None:
                 self._without_keys(scope, exchange)
@@ -108,41 +87,29 @@ class Auth:
     def _without_keys(self, scope: Scope, exchange: Exchange) -> None:
         client = scope["client"]
         local = client is not None and _local(client[0]) and not any(name in exchange.headers for name in _FORWARDED)
-        exchange.identity = LOCAL if local else ANONYMOUS
-        if is_admin(scope["path"]):
-            raise Problem(Code.NOT_FOUND, "there are no tenants here: tenants.enabled is false")
+        exchange.identity, exchange.keyed = LOCAL if local else ANONYMOUS, False
+        exchange.found.need.check(exchange.identity, False)
 
     async def _with_keys(self, control: "ControlStore", scope: Scope, exchange: Exchange) -> None:
-        method, path = scope["method"], scope["path"]
+        need = exchange.found.need
         key = presented(scope["headers"])
         # Without a key the same work is done as with a wrong one.
         identity = await control.authenticate(key or "")
         if identity is None:
-            exchange.identity = ANONYMOUS
-            if is_open(path):
-                return
-            raise _REFUSED
+            if need is not Need.NOTHING:
+                raise no_key()
+            return
         exchange.identity, exchange.tenant, exchange.key = identity, identity.tenant, key
-        if not identity.operator:
-            exchange.working = partial(self._work_for, identity.tenant)
         if identity.operator:
-            await self._on_behalf(control, exchange, path)
+            # The operator may speak for a tenant. For all others the parameter means nothing; and where a route is the
+            # operator's own, the path names the tenant, or a filter does.
+            named = exchange.params.get("tenant")
+            if named is not None and need is not Need.OPERATOR:
+                exchange.tenant = await control.known_tenant(named)
             return
+        exchange.working = partial(self._work_for, identity.tenant)
         self._count(identity.tenant)
-        if is_admin(path):
-            raise Problem(Code.FORBIDDEN, "this is for the operator's key")
-        if needs_use(method, path):
-            require(identity, "use")
-
-    async def _on_behalf(self, control: "ControlStore", exchange: Exchange, path: str) -> None:
-        """The operator may speak for a tenant: `?tenant=NAME`. For everybody else the parameter means nothing."""
-        if b"tenant=" not in exchange.query or is_admin(path):  # there the path, or a filter, names tenants
-            return
-        named = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True).get("tenant", [])
-        if len(named) > 1:
-            raise Problem(Code.BAD_REQUEST, "the query names more than one tenant")
-        if named:
-            exchange.tenant = await control.known_tenant(named[0])
+        need.check(identity, True)
 
     async def expel(self, active: Callable[[], Iterable[Exchange]]) -> None:
         """End answers under way, such as open streams, whose key opens nothing any more. Runs until cancelled.

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.tenant import DEFAULT_TENANT
-from server.asgi import MCP_PATH
+from server.target import MCP_PATH
 
 if TYPE_CHECKING:
     from agents.loader import LoadFailure

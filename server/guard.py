@@ -7,16 +7,16 @@ clients: an answer to every request, and a connection that is either usable or c
 
 import re
 from functools import partial
-from urllib.parse import unquote
 
 import trio
 
 from engine.errors import Code, Problem, leaf
 from server.access import Access
-from server.asgi import BODY, KEY, MCP_PATH, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
+from server.asgi import BODY, KEY, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
 from server.auth import Auth
 from server.logs import log, report
 from server.problems import Answer, Headers, internal, problem_answer
+from server.target import MCP_PATH, read_path, read_query
 
 # An early answer to an unfinished body first reads this much of the rest, for at most this long, so that the
 # connection stays usable. Beyond it the connection is closed after the answer, and LINGER_S bounds how long the rest is
@@ -39,7 +39,7 @@ _EXPOSED = (
     b"mcp-session-id, mcp-protocol-version"
 )
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]*")
-_ABSOLUTE = re.compile(rb"https?://([^/?#]*)([^?#]*)", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]*)(/[^?#]*)?", re.IGNORECASE)
 
 
 class Guard:
@@ -86,15 +86,15 @@ class Guard:
         cors: Headers = []
         problem: Problem | None = None
         cancel_scope = trio.CancelScope()
-        exchange = Exchange(headers, scope["query_string"], cancel_scope, scope.get(BODY))
+        exchange = Exchange(headers, cancel_scope, scope.get(BODY))
         scope[KEY] = exchange
         self._active.add(exchange)
         try:
             with cancel_scope:
-                early = self._check(scope, headers, cors)
+                path, early = self._check(scope, exchange, cors)
                 if early is None or early.status != _PREFLIGHT:
                     # Whoever has no key hears nothing else, whatever else is wrong. Browsers send preflights without.
-                    early = await self.auth.refusal(scope, exchange) or early
+                    early = await self.auth.refusal(scope, exchange, path) or early
                 if early is None and exchange.pending:
                     early = await self._read_body(exchange, receive)
                 elif early is None and exchange.body:
@@ -124,18 +124,31 @@ class Guard:
             ms=round((trio.current_time() - started) * 1000, 2),
         )
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes], cors: Headers) -> Answer | None:
-        """What can be said from the request's head alone. Fills `cors`: the headers that let a page read answers."""
-        host = headers.get(b"host", b"")
-        if scope["raw_path"][:1] != b"/":
-            # RFC 9112 section 3.2: absolute-form names the host itself, and `*` is for OPTIONS.
-            absolute = _ABSOLUTE.match(scope["raw_path"])
-            if absolute is not None:
-                host = absolute[1]
-                scope["raw_path"] = absolute[2] or b"/"
-                scope["path"] = unquote(scope["raw_path"].decode("ascii"))
-            elif (scope["method"], scope["path"]) != ("OPTIONS", "*"):
-                return problem_answer(Problem(Code.BAD_REQUEST, "the request target is not a path"))
+    def _check(self, scope: Scope, exchange: Exchange, cors: Headers) -> tuple[str | None, Answer | None]:
+        """The path that the request is for, None if there is no one reading of it; and what its head alone answers.
+
+        Fills `cors`, the headers that let a page read answers, and puts the path that was read in place of the
+        target's: nothing behind this sees another one.
+        """
+        headers, method = exchange.headers, scope["method"]
+        host, raw = _absolute(scope["raw_path"], headers.get(b"host", b""))
+        scope["raw_path"], scope["path"] = raw, raw.decode("ascii", "replace")
+        path, doubt = None, None
+        try:
+            if raw[:1] == b"/":
+                path = read_path(raw)
+            elif (method, raw) == ("OPTIONS", b"*"):  # of the server as a whole
+                path = "*"
+            else:
+                return None, problem_answer(Problem(Code.BAD_REQUEST, "the request target is not a path"))
+            scope["raw_path"], scope["path"] = path.encode(), path
+            exchange.params = read_query(scope["query_string"])
+        except Problem as problem:
+            doubt = problem_answer(problem)
+        return path, self._refuse_caller(scope, headers, host, cors) or doubt
+
+    def _refuse_caller(self, scope: Scope, headers: dict[bytes, bytes], host: bytes, cors: Headers) -> Answer | None:
+        """What the head says of who asks, and of the body that is announced."""
         if not self.access.host_allowed(host):
             name = host.decode("latin-1")[:100]
             hint = "add it to server.allowed_hosts if it should"
@@ -150,7 +163,7 @@ class Guard:
                     return _preflight(headers)
             # A plain GET changes nothing and its answer stays unreadable for the page; MCP wants 403 all the same
             # (revision 2025-11-25, transports, security warning).
-            elif scope["method"] != "GET" or scope["path"].rstrip("/") == MCP_PATH:
+            elif scope["method"] != "GET" or scope["path"] == MCP_PATH:
                 return problem_answer(Problem(Code.FORBIDDEN, "pages of this origin may not call this server"))
         if self.draining:
             return problem_answer(Problem(Code.UNAVAILABLE, "the server is shutting down"))
@@ -211,6 +224,13 @@ class Guard:
 
         scope[ON_DISCONNECT](exchange.leave)
         await self.app(scope, app_receive, send)
+
+
+def _absolute(raw: bytes, host: bytes) -> tuple[bytes, bytes]:
+    """The host and the path of a target: absolute-form names the host itself (RFC 9112 section 3.2.2)."""
+    if raw[:1] != b"/" and (absolute := _ABSOLUTE.fullmatch(raw)) is not None:
+        return absolute[1], absolute[2] or b"/"
+    return host, raw
 
 
 async def _send(send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:

@@ -1,7 +1,7 @@
 """The MCP front end: what the lists hold, what a call does, and how failures are told.
 
 The SDK's low-level server knows the wire, and `server.mcp_http` how it is reached. Another method joins as a method of
-`Handlers`, one line in `Handlers.server` and, when its answer may be kept, one in `_CACHED`.
+`Handlers`, a line in `Handlers.server`, a row in `server.mcp_methods` and, if its answer may be kept, one in `_CACHED`.
 """
 
 import json
@@ -28,6 +28,7 @@ from server.logs import report
 from server.mcp_caller import Caller, Context, http_caller, of_handshake
 from server.mcp_listen import Listeners
 from server.mcp_log import LEVELS, passes, wanted
+from server.mcp_methods import METHODS
 from server.mcp_pages import PAGE, Cursors
 from server.mcp_progress import told
 from server.mcp_shapes import (
@@ -49,7 +50,7 @@ from server.mcp_shapes import (
     wrong_params,
     wrong_token,
 )
-from server.problems import INVALID_PARAMS, RESOURCE_NOT_FOUND, details, internal, rpc_error
+from server.problems import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, details, internal, rpc_error
 from server.rest import engine_version
 
 if TYPE_CHECKING:
@@ -176,8 +177,21 @@ class Handlers:
         security.bind_principal = lambda ctx: self._caller(ctx).tenant.id
         # In place of the SDK's own, which keeps spans for OpenTelemetry: nothing here collects them, and they are 4 %
         # of what a call costs the front end.
-        server.middleware = [RequestStateBoundary(security, default_audience="engine"), explained]
+        server.middleware = [self._permitted, RequestStateBoundary(security, default_audience="engine"), explained]
         return server
+
+    async def _permitted(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Let through what the table of methods has, if the caller may have it. Notifications have no handlers."""
+        if ctx.request_id is not None:
+            method = METHODS.get(ctx.method)
+            if method is None:
+                raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method[:128])
+            caller = self._caller(ctx)
+            try:
+                method.need.check(caller.identity, caller.keyed)
+            except Problem as problem:
+                raise MCPError(*rpc_error(problem)) from None
+        return await call_next(ctx)
 
     # ---- tools ---------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from engine.control.identity import ANONYMOUS, Identity
 from engine.tenant import Tenant
-from server.asgi import agent_of, exchange_of
+from server.asgi import exchange_of
 from server.mcp_log import SessionLevel
 
 Context = ServerRequestContext[Any, Any]
@@ -19,18 +20,23 @@ class Caller:
     """Who asks, and the agent that it is limited to. `when_draining` has a callback called when the server drains.
 
     `log_level` is that of the session, of a handshake revision; over HTTP, which has no sessions, of the request alone.
+    `identity` and `keyed` (whether keys are asked for) say what it may do; by default nothing that needs a key.
     """
 
     tenant: Tenant
     agent: str | None
     when_draining: Callable[[Callable[[], None]], None]
+    identity: Identity = ANONYMOUS
+    keyed: bool = True
     log_level: SessionLevel = field(default_factory=SessionLevel)
 
 
 def http_caller(ctx: Context) -> Caller:
     """The caller of a message that came over HTTP, as the guard knows it."""
     exchange = exchange_of(ctx.request.scope)  # type: ignore[union-attr]
-    return Caller(exchange.tenant, agent_of(exchange.query), exchange.when_draining)
+    return Caller(
+        exchange.tenant, exchange.params.get("agent"), exchange.when_draining, exchange.identity, exchange.keyed
+    )
 
 
 def of_handshake(ctx: Context) -> bool:

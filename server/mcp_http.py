@@ -13,14 +13,16 @@ from mcp_types import HEADER_MISMATCH, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request as StarletteRequest
 
-from engine.errors import Code, Problem
+from engine.errors import Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
-from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
+from server.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.body import check_content_type, parse_json
 from server.mcp import Handlers
 from server.mcp_late import Late
 from server.mcp_listen import Listeners
 from server.problems import INVALID_REQUEST, PARSE_ERROR, Answer, problem_answer, rpc_answer
+from server.routes import not_taken, options
+from server.target import MCP_PATH
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -35,6 +37,9 @@ _STREAMED = frozenset({"progressToken", LOG_LEVEL_META_KEY})
 
 # Whose request is being served. The SDK asks for a tool's schema before there is a context to ask.
 _asking: ContextVar[Tenant] = ContextVar("_asking", default=DEFAULT_TENANT)
+# Whose request is being served, and the agent that it is limited to. The SDK asks for a tool's schema before there is a
+# context to ask.
+_asking: ContextVar[tuple[Tenant, str | None]] = ContextVar("_asking", default=(DEFAULT_TENANT, None))
 
 
 class Mcp:
@@ -71,8 +76,11 @@ class Mcp:
             nursery.cancel_scope.cancel()
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        info = self._service.tool_info(_asking.get(), name)
-        return None if info is None else info.parameters
+        tenant, agent = _asking.get()
+        info = self._service.tool_info(tenant, name)
+        if info is None or (agent not in (None, name) and info not in self._service.list_tools(tenant, agent)):
+            return None
+        return info.parameters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -87,7 +95,7 @@ class Mcp:
             return
         if scope["method"] == "GET":  # a stream on which nothing will ever be said
             exchange.when_draining(exchange.end)
-        asking = _asking.set(exchange.tenant)
+        asking = _asking.set((exchange.tenant, exchange.params.get("agent")))
         try:
             if _only_answered(exchange, answer):
                 with self._late.looked_after(send) as say:
@@ -103,19 +111,16 @@ class Mcp:
         In our words: the SDK's would be bare or show Python's.
         """
         method = scope["method"]
-        agent = agent_of(exchange.query)
+        agent = exchange.params.get("agent")
         if agent is not None:
             self._service.list_tools(exchange.tenant, agent)  # raises for an unknown one
         version = exchange.headers.get(_VERSION)
         # There are no sessions to delete; the silent stream of GET ended with the handshake revisions.
         methods = ("GET", "POST") if version is None or version in _HANDSHAKE else ("POST",)
         if method == "OPTIONS":
-            return Answer(204, [(b"allow", ", ".join((*methods, "OPTIONS")).encode())], b"")
+            return options((*methods, "OPTIONS"))
         if method not in methods:
-            names = ", ".join(methods)
-            answer = problem_answer(Problem(Code.METHOD_NOT_ALLOWED, f"{MCP_PATH} takes {names}"))
-            answer.headers.append((b"allow", f"{names}, OPTIONS".encode()))
-            return answer
+            return not_taken(MCP_PATH, (*methods, "OPTIONS"))
         if method == "GET":
             return {}
         check_content_type(exchange.headers.get(b"content-type"))

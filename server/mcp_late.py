@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import trio
 
 from engine.errors import leaf
-from server.asgi import MCP_PATH, Message, Send
+from server.asgi import Message, Send
 from server.logs import report
+from server.target import MCP_PATH
 
 # A call is late after this long, and shows life as often: what the SDK does.
 SILENT_S = 15.0

@@ -46,6 +46,7 @@ STATUS: dict[Code, int] = {
 # JSON-RPC 2.0 section 5.1.
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 # MCP before 2026-07-28, resources, error handling.

@@ -4,31 +4,33 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agents.manifest import Root
-from agents.publishing import Action
+from agents.publishing import SCOPE, Action
 from engine.errors import Code, Problem
 from server.asgi import Exchange
 from server.body import read_object
 from server.problems import Answer, json_answer
+from server.routes import Need, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from agents.service import Service
 
 _PATHS: tuple[tuple[str, Root], ...] = (("agents", "agent"), ("tools", "tool"))
-_ACTIONS: tuple[Action, ...] = ("activate", "approve", "deprecate")
+_NEED = {"publish": Need.PUBLISH, "admin": Need.ADMIN}
 
 
-def routes(service: "Service") -> "list[tuple[str, str, Callable[..., Awaitable[Answer]]]]":
-    """Rule, method and handler of every route."""
-    found: list[tuple[str, str, Callable[..., Awaitable[Answer]]]] = []
+def routes(service: "Service") -> list[Route]:
+    """Every route. What an action needs is `agents.publishing`'s to say."""
+    found: list[Route] = []
     for path, root in _PATHS:
-        found.append((f"/{path}/<name>", "PUT", partial(_publish, service, root)))
-        found.append((f"/{path}/<name>/versions", "GET", partial(_history, service, root)))
+        found.append(Route("PUT", f"/{path}/<name>", Need.PUBLISH, partial(_publish, service, root)))
+        found.append(Route("GET", f"/{path}/<name>/versions", Need.VERSIONS, partial(_history, service, root)))
         found += [
-            (f"/{path}/<name>/versions/<version>/{action}", "POST", partial(_change, service, root, action))
-            for action in _ACTIONS
-        ]
+            Route(
+                "POST", f"/{path}/<name>/versions/<version>/{action}", _NEED[scope],
+                partial(_change, service, root, action),
+            )
+            for action, scope in SCOPE.items()
+        ]  # fmt: skip
     return found
 
 

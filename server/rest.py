@@ -11,17 +11,18 @@ from quart import Response as QuartResponse
 from quart import request
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
-from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agents.agent import Call
 from engine.errors import Code, Problem, leaf
 from sandbox.limits import SPECS
 from server import publish, usage
-from server.admin import Admin, Handler
-from server.asgi import Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
+from server.admin import Admin
+from server.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.body import read_object, unwrap
 from server.logs import report
 from server.problems import Answer, internal, json_answer, problem_answer
+from server.routes import ANY, Found, Need, Route, Table, not_taken, options
+from server.target import MCP_PATH
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 # The builtin tools whose answer to a flat body is flat too (seed "MCP Server API", the shapes of each).
 FLAT_TOOLS = frozenset({"search", "get", "sources"})
 
-# The routes that are answered without Quart: one name in the path, and nothing else to decide.
-_CALLED = frozenset({("POST", "/tools/<name>"), ("POST", "/agents/<name>/prompt")})
+# The rules of calls, which are answered without Quart: what that makes of every request (its contexts, its request and
+# response) was a sixth of what a prompt cost.
+_CALLED = frozenset({"/tools/<name>", "/agents/<name>/prompt"})
 
 _METRICS = CONTENT_TYPE_LATEST.encode()
 
@@ -50,17 +52,17 @@ class Routes:
     def __init__(self, service: "Service") -> None:
         self._service = service
 
-    def all(self) -> tuple[tuple[str, str, Handler], ...]:
-        """Every route as rule, method and handler."""
+    def all(self) -> tuple[Route, ...]:
+        """Every route."""
         return (
-            ("/health", "GET", self.health),
-            ("/metrics", "GET", self.show_metrics),
-            ("/limits", "GET", self.show_limits),
-            ("/tools/list", "GET", self.list_tools),
-            ("/tools/sources", "GET", self.get_sources),
-            ("/tools/<name>", "POST", self.post_tool),
-            ("/agents/list", "GET", self.list_agents),
-            ("/agents/<name>/prompt", "POST", self.prompt),
+            Route("GET", "/health", Need.NOTHING, self.health),
+            Route("GET", "/metrics", Need.METRICS, self.show_metrics),
+            Route("GET", "/limits", Need.KEY, self.show_limits),
+            Route("GET", "/tools/list", Need.KEY, self.list_tools),
+            Route("GET", "/tools/sources", Need.USE, self.get_sources),
+            Route("POST", "/tools/<name>", Need.USE, self.post_tool),
+            Route("GET", "/agents/list", Need.KEY, self.list_agents),
+            Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
@@ -74,7 +76,7 @@ class Routes:
         # Why is in the log: the reason may name files of this machine.
         if found.pop("trouble", None) and not any(found["workers"].values()):
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
-        if service.loaded.config.tenants.enabled and not exchange.identity.operator:
+        if exchange.keyed and not exchange.identity.operator:
             return json_answer({"status": "ok", "version": engine_version()})
         # Of a configuration that was edited and cannot be used, the last good one is in force: why is in the log.
         configuration = "ok" if service.trouble is None else "stale"
@@ -82,7 +84,7 @@ class Routes:
         return json_answer({"status": "ok", "version": engine_version(), **found, **about})
 
     async def list_tools(self, exchange: Exchange) -> Answer:
-        tools = self._service.list_tools(exchange.tenant, agent_of(exchange.query))
+        tools = self._service.list_tools(exchange.tenant, exchange.params.get("agent"))
         return json_answer({"tools": [tool.model_dump() for tool in tools]})
 
     async def list_agents(self, exchange: Exchange) -> Answer:
@@ -90,7 +92,7 @@ class Routes:
 
     async def post_tool(self, exchange: Exchange, name: str) -> Answer:
         if name == "list" and not any(tool.name == name for tool in self._service.list_tools(exchange.tenant)):
-            raise MethodNotAllowed(["GET", "HEAD"])  # the path of a listing, unless a tool has that name
+            return not_taken("/tools/list", ("GET", "HEAD", "OPTIONS"))  # a listing, unless a tool has that name
         arguments, wrapped = unwrap(await read_object(exchange))
         return await self._call_tool(exchange, name, arguments, wrapped)
 
@@ -98,7 +100,7 @@ class Routes:
         return await self._call_tool(exchange, "sources", {}, False)
 
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
-        agent = agent_of(exchange.query)
+        agent = exchange.params.get("agent")
         called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
         return json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
 
@@ -119,49 +121,43 @@ class Routes:
         return json_answer({"limits": shown, "quotas": engine.show_quotas(tenant, stored)})
 
     async def show_metrics(self, exchange: Exchange) -> Answer:
-        if not exchange.identity.operator:
-            tenants = self._service.loaded.config.tenants.enabled
-            whom = "the operator's key" if tenants else "clients on this machine"
-            raise Problem(Code.FORBIDDEN, f"metrics are for {whom}")
         body = self._service.engine.render_metrics()
         return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
 
 
 class Rest:
-    """The ASGI application of REST: what is called, at once; everything else through Quart, by the same routes."""
+    """The ASGI application of REST: what is called, at once; everything else through Quart, by the same routes.
+
+    `table` is all that the server answers, with the path of MCP: the guard's layer of keys finds a request's row in it.
+    """
 
     def __init__(self, service: "Service") -> None:
-        self.routes = Routes(service).all()
-        # Rules of what is called, by the text around the one name in them. Such a POST needs no router: what Quart
-        # makes of every request (its contexts, its request and response) was a sixth of what a prompt cost.
-        self._called: list[tuple[str, str, Handler]] = []
-        for rule, method, handler in self.routes:
-            if (method, rule) in _CALLED:
-                before, _, after = rule.partition("<name>")
-                self._called.append((before, after, handler))
-        self.quart = _quart(self.routes)
-
-    def called(self, method: str, path: str) -> tuple[Handler, str] | None:
-        """The handler of a call and the name in its path: those that Quart's router would find. None: ask that."""
-        if method == "POST":
-            for before, after, handler in self._called:
-                name = path[len(before) : len(path) - len(after)]
-                if name and "/" not in name and path == f"{before}{name}{after}":
-                    return handler, name
-        return None
+        routes = Routes(service).all()
+        self.mcp = Route(ANY, MCP_PATH, Need.USE)
+        self.table = Table((*routes, self.mcp))
+        self.quart = _quart(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        called = self.called(scope["method"], path)
-        if called is None:
+        exchange = exchange_of(scope)
+        found = exchange.found
+        route = found.route
+        if route is None:
+            await send_answer(_nothing(scope["method"], scope["path"], found), send)
+        elif route.rule in _CALLED:
+            try:
+                answer = await route.answer(exchange, found.names)
+            except Exception as error:
+                answer = _failed(error, scope["path"])
+            await send_answer(answer, send)
+        else:
             await self.quart(scope, receive, send)  # type: ignore[arg-type]
-            return
-        handler, name = called
-        try:
-            answer = await handler(exchange_of(scope), name=name)
-        except Exception as error:
-            answer = _failed(error, path)
-        await send_answer(answer, send)
+
+
+def _nothing(method: str, path: str, found: Found) -> Answer:
+    """The answer where no route is: OPTIONS, another method than the path takes, or no such path."""
+    if not found.methods:
+        return problem_answer(Problem(Code.NOT_FOUND, f"there is nothing at {path[:200]}"))
+    return options(found.methods) if method == "OPTIONS" else not_taken(path, found.methods)
 
 
 class _Answered(QuartResponse):
@@ -179,32 +175,34 @@ class _Connection(TrioASGIHTTPConnection):
 
     async def __call__(self, receive: Receive, send: Send) -> None:  # type: ignore[override]
         response = await self.app.handle_request(self._create_request_from_scope(send))  # type: ignore[arg-type]
-        if isinstance(response, _Answered):
-            answer = response.answer
-        else:  # Quart's own: the answer to OPTIONS
-            headers = [(name.lower().encode(), value.encode()) for name, value in response.headers.items()]
-            answer = Answer(response.status_code, headers, b"")
-        await send_answer(answer, send)
+        assert isinstance(response, _Answered)
+        await send_answer(response.answer, send)
 
 
 class _Quart(QuartTrio):
     asgi_http_class = _Connection
 
 
-def _view(handler: Handler) -> Callable[..., Awaitable[QuartResponse]]:
-    """A handler as a view."""
+def _view(route: Route) -> Callable[..., Awaitable[QuartResponse]]:
+    """A route as a view. It answers what was judged, and nothing else that Quart's router might find in a path."""
 
     async def view(**names: str) -> QuartResponse:
-        return _Answered(await handler(exchange_of(request.scope), **names))  # type: ignore[arg-type]
+        exchange = exchange_of(request.scope)  # type: ignore[arg-type]
+        if exchange.found.route is not route or exchange.found.names != names:
+            raise RuntimeError(f"the router found {route.method} {route.rule}, which is not what was judged")
+        return _Answered(await route.answer(exchange, names))
 
     return view
 
 
-def _quart(routes: Iterable[tuple[str, str, Handler]]) -> QuartTrio:
+def _quart(routes: Iterable[Route]) -> QuartTrio:
     app = _Quart("server", static_folder=None, template_folder=None)
     app.url_map.merge_slashes = False  # a doubled slash is another path, not a reason to redirect
-    for rule, method, handler in routes:
-        app.add_url_rule(rule, f"{method} {rule}", _view(handler), methods=[method])
+    for route in routes:
+        app.add_url_rule(
+            route.rule, f"{route.method} {route.rule}", _view(route),
+            methods=[route.method], provide_automatic_options=False,
+        )  # fmt: skip
 
     async def failed(error: Exception) -> QuartResponse:
         return _Answered(_failed(error, request.path))
@@ -214,22 +212,6 @@ def _quart(routes: Iterable[tuple[str, str, Handler]]) -> QuartTrio:
 
 
 def _failed(error: Exception, path: str) -> Answer:
-    """The answer to what a handler, or Quart's router, raised."""
+    """The answer to what a handler raised."""
     cause = leaf(error)
-    if isinstance(cause, HTTPException):
-        return _routing(cause, path)
     return problem_answer(cause if isinstance(cause, Problem) else internal(report(cause, path)))
-
-
-def _routing(error: HTTPException, path: str) -> Answer:
-    """What Quart's router says, in the envelope."""
-    if isinstance(error, MethodNotAllowed):
-        methods = sorted({*(error.valid_methods or ()), "OPTIONS"})
-        answer = problem_answer(
-            Problem(Code.METHOD_NOT_ALLOWED, f"{path[:200]} does not take this method; it takes {', '.join(methods)}")
-        )
-        answer.headers.append((b"allow", ", ".join(methods).encode()))
-        return answer
-    if error.code == 404:
-        return problem_answer(Problem(Code.NOT_FOUND, f"there is nothing at {path[:200]}"))
-    return problem_answer(Problem(Code.BAD_REQUEST, "the request cannot be understood"), error.code or 400)

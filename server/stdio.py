@@ -24,6 +24,7 @@ from mcp.shared.subscriptions import event_to_notification
 from pydantic import ValidationError
 
 from engine.config import LoadedConfig
+from engine.control.identity import LOCAL
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.app import Opener, Refused, open_server, run_process, serve_app
@@ -346,7 +347,10 @@ async def serve_client(
     log_level = SessionLevel()
 
     def caller(ctx: Context) -> Caller:
-        return Caller(tenant, agent, partial(wire.when_draining, ctx.request_id), log_level)
+        # The client is the process that started this one, on this machine.
+        return Caller(
+            tenant, agent, partial(wire.when_draining, ctx.request_id), LOCAL, keyed=False, log_level=log_level
+        )
 
     def input_schema(name: str) -> Mapping[str, Any] | None:
         info = service.tool_info(tenant, name)

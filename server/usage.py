@@ -1,20 +1,19 @@
 """`GET /usage`, and the usage of any tenant for the operator."""
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 from engine.errors import Code, Problem
 from engine.usage import Sheet, as_csv, report
 from server.asgi import Exchange
 from server.problems import Answer, json_answer
+from server.routes import Need, Route
 
 if TYPE_CHECKING:
     from agents.service import Service
 
 
-def routes(service: "Service") -> tuple[tuple[str, str, Callable[..., Awaitable[Answer]]], ...]:
-    """Rule, method and handler of every route."""
+def routes(service: "Service") -> tuple[Route, ...]:
+    """Both routes: of any tenant is the operator's."""
 
     async def own(exchange: Exchange) -> Answer:
         return answer(exchange, await service.usage.of(exchange.tenant.id))
@@ -23,16 +22,18 @@ def routes(service: "Service") -> tuple[tuple[str, str, Callable[..., Awaitable[
         tenant = await service.control.tenant(name)
         return answer(exchange, await service.usage.of(tenant.name))
 
-    return (("/usage", "GET", own), ("/admin/tenants/<name>/usage", "GET", of_any))
+    return (
+        Route("GET", "/usage", Need.KEY, own),
+        Route("GET", "/admin/tenants/<name>/usage", Need.OPERATOR, of_any),
+    )
 
 
 def answer(exchange: Exchange, sheet: Sheet) -> Answer:
     """The sums as JSON, or with `?format=csv` as a table. Raises Problem bad_request."""
-    asked = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True).get("format", ["json"])
-    match asked:
-        case ["json"]:
+    match exchange.params.get("format", "json"):
+        case "json":
             return json_answer(report(sheet))
-        case ["csv"]:
+        case "csv":
             body = as_csv(sheet).encode()
             return Answer(
                 200, [(b"content-type", b"text/csv; charset=utf-8"), (b"content-length", b"%d" % len(body))], body

@@ -54,6 +54,7 @@ from cli.main import run as run_command
 from cli.sync import fill_if_empty
 from engine import config as configuration
 from engine.config import Config, ConfigError, LoadedConfig, ScriptEntry, parse_config
+from engine.control.records import SCOPES
 from engine.errors import Code, LimitUse, Problem
 from engine.metrics import Metrics
 from knowledge.store import Document, Hit, SourceInfo
@@ -65,7 +66,9 @@ from server.app import listen, open_app, serve_app
 from server.banner import listening, loaded_lines
 from server.mcp import Handlers
 from server.mcp_listen import Listeners
+from server.mcp_methods import METHODS
 from server.problems import STATUS
+from server.routes import Need, Route
 
 # ---- configuration ----------------------------------------------------------------------------------------------
 
@@ -227,7 +230,30 @@ def test_every_mistake_is_told_as_the_page_shows_it() -> None:
 
 def rest_routes() -> set[str]:
     routes = rest.Routes(SimpleNamespace(engine=None)).all()  # type: ignore[arg-type]
-    return {f"{method} {re.sub('<[^>]+>', 'NAME', rule)}" for rule, method, _ in routes}
+    return {_documented(route) for route in routes}
+
+
+def _documented(route: Route) -> str:
+    return f"{route.method} {re.sub('<[^>]+>', 'NAME', route.rule)}".removeprefix("* ")
+
+
+def test_the_table_of_who_may_ask_is_the_table_of_routes() -> None:
+    table = rest.Rest(SimpleNamespace(engine=None)).table  # type: ignore[arg-type]
+    expected: dict[tuple[frozenset[str], bool, str], set[str]] = {}
+    for route in table.routes:
+        rule = route.need.value
+        key = (rule.scopes, route.need is Need.NOTHING, rule.without_keys.value)
+        expected.setdefault(key, set()).add(_documented(route))
+    found: dict[tuple[frozenset[str], bool, str], set[str]] = {}
+    for routes, keys, without in section(HTTP, "Who may ask").rows():
+        open_to_all = keys == "no key"
+        scopes = frozenset(SCOPES) if open_to_all else frozenset(quoted(keys))
+        found[scopes, open_to_all, without] = set(quoted(routes))
+    below = found.pop((frozenset(), False, "none"))
+    assert below == {"/admin"}
+    operators = expected.pop((frozenset(), False, "none"))
+    assert all(each.split(" ")[1].startswith("/admin/") for each in operators)
+    assert found == expected
 
 
 def test_every_route_has_its_heading_and_every_heading_its_route() -> None:
@@ -295,6 +321,7 @@ def test_every_mcp_method_is_in_the_table() -> None:
     text = section(HTTP, "MCP")
     assert set(first_quoted(text.rows())) == ours | {"initialize"}  # which the SDK answers without a handler
     assert all(version in text.text for version in HANDSHAKE_PROTOCOL_VERSIONS)
+    assert {quoted(row[0])[0]: row[2] for row in text.rows()} == {name: row.limited for name, row in METHODS.items()}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from keys_support import Keyed, keyed
-from server_support import assert_envelope
+from server_support import assert_envelope, request
 
 
 @pytest.fixture
@@ -137,5 +137,22 @@ async def test_no_key_of_a_tenant_reaches_any_of_it_or_learns_what_is_there(serv
             assert_envelope(answer, 403, "forbidden")
             texts.add(answer.text)
     assert len(texts) == 1
+    async with server.client("other") as client:
+        assert (await client.get("/agents/list")).status_code == 200
+
+
+@pytest.mark.parametrize("prefix", ["//", "///", "/./", "/x/../", "/%2e/", "/%2f", "/;/", "/\\", "http://localhost//"])
+async def test_no_spelling_of_a_path_gives_a_tenants_key_what_is_the_operators(server: Keyed, prefix: str) -> None:
+    key = f"X-API-Key: {server.keys['all']}"
+    for method, target in (
+        ("POST", "admin/tenants/other/keys"),
+        ("GET", "admin/tenants"),
+        ("POST", "admin/tenants/other/suspend"),
+        ("DELETE", "admin/tenants/other"),
+    ):
+        answer = await server.running.raw(request(method, prefix + target, b"", key))
+        assert_envelope(answer, 404, "not_found")
+    async with server.client("operator") as client:
+        assert (await client.get("/admin/tenants/other")).json()["state"] == "active"
     async with server.client("other") as client:
         assert (await client.get("/agents/list")).status_code == 200

@@ -17,7 +17,10 @@ from server_support import FakeService, Running, assert_envelope, parse, read_an
 from engine.config import ServerConfig
 from server import auth as module
 from server.app import Refused, open_server
-from server.auth import needs_use, presented
+from server.auth import presented
+from server.rest import Rest
+from server.routes import Need
+from server.target import read_path
 
 
 @pytest.fixture
@@ -70,7 +73,8 @@ def test_a_request_presents_one_key_or_none(headers: list[tuple[str, str]], key:
     ],
 )
 def test_calling_needs_the_scope_use(method: str, path: str, needed: bool) -> None:
-    assert needs_use(method, path) is needed
+    found = Rest(FakeService()).table.find(method, read_path(path.encode()))  # type: ignore[arg-type]
+    assert (found.need is Need.USE) is needed
 
 
 # ---- who gets in ------------------------------------------------------------------------------------------------
@@ -205,8 +209,12 @@ async def test_health_is_for_everybody_and_says_more_to_the_operator_alone(serve
 
 
 async def test_well_known_paths_are_404_for_everybody_and_lead_nowhere_else(server: Keyed) -> None:
-    for target in ("/.well-known/oauth-protected-resource", "/.well-known/../agents/list", "/.well-known/%2e%2e/mcp"):
-        assert_envelope(await server.running.raw(request("GET", target)), 404, "not_found")
+    assert_envelope(await server.running.raw(request("GET", "/.well-known/oauth-protected-resource")), 404, "not_found")
+    # What could be read in another way is not below it.
+    for target in ("/.well-known/../agents/list", "/.well-known/%2e%2e/mcp", "/.well-known//x"):
+        assert_envelope(await server.running.raw(request("GET", target)), 401, "unauthorized")
+        key = f"X-API-Key: {server.keys['use']}"
+        assert_envelope(await server.running.raw(request("GET", target, b"", key)), 404, "not_found")
     async with server.client("operator") as client:
         assert_envelope(await client.get("/.well-known/mcp"), 404, "not_found")
 
