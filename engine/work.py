@@ -38,5 +38,15 @@ WORK: dict[str, WorkSpec] = {
             None, 50_000, "server.max_body_bytes; as a body; 2,000 values beside a tool's arguments",
             "the tenant's CPU seconds, but for the SDK's part",
         ),
+        WorkSpec(
+            "answer", "what a script returns is decoded and checked",
+            None, 100_000, "limits.output_bytes; values and keys, counted before decoding",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "answer as JSON", "an answer is rendered for its client",
+            24 * 1024 * 1024, None, "known before decoding, by the characters that JSON escapes",
+            "the tenant's CPU seconds",
+        ),
     )
 }  # fmt: skip
