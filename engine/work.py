@@ -32,6 +32,11 @@ WORK: dict[str, WorkSpec] = {
             None, 100_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
             "the tenant's CPU seconds",
         ),
+        WorkSpec(
+            "bodies", "bodies are held, from their first byte to the end of the answer",
+            None, None, "64 of server.max_body_bytes or 1/16 of memory; half of it for a tenant (server/bodies.py)",
+            "nothing is computed",
+        ),
         # The SDK parses a message again, with the standard library: three times as slow as ours.
         WorkSpec(
             "message", "an MCP message is parsed, and checked against the protocol's types",

@@ -108,7 +108,7 @@ def _parsed(raw: bytes) -> Any:
         return orjson.loads(raw)
     except ValueError as error:
         if "memory" in str(error):  # a right document, for which orjson got no buffer
-            raise _no_memory() from None
+            raise no_memory() from None
         where = _POSITION.search(str(error))
         _bad(f"the body is not JSON (line {where[1]}, column {where[2]})" if where else "the body is not JSON")
 
@@ -119,10 +119,11 @@ def _require_memory(raw: bytes, max_values: int) -> None:
         # orjson's own tree takes 6 times the text; texts of four bytes a character, 4 times.
         require_memory(10 * len(raw) + VALUE_BYTES * min(max_values, len(raw)) + HEADROOM_BYTES)
     except MemoryError:
-        raise _no_memory() from None
+        raise no_memory() from None
 
 
-def _no_memory() -> Problem:
+def no_memory() -> Problem:
+    """What is told where there is no memory for a body: the server's trouble, not the client's."""
     return Problem(Code.UNAVAILABLE, "the server has no memory for this body now", retry_after_s=1)
 
 
