@@ -1,15 +1,21 @@
 """One worker's conversation: the only judge of what a worker may say now. No pipe, no clock: bytes in, messages out."""
 
+import gc
 import math
 import sys
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from engine.values import JSON_AROUND_VALUE, NotPlain, is_plain, json_bytes_at_most, packed_values
+from engine.work import WORK
 from sandbox import messages
 from sandbox.frame import FrameDecoder, FrameTooLarge
 from sandbox.limits import KIB, Limits
 from sandbox.messages import TRANSITIONS, Done, Failed, HostCall, HostCalls, HostReply, Log, Progress, Ready, Run, State
+
+T = TypeVar("T")
 
 # What a message costs beside its value: tags, names, a traceback.
 _ENVELOPE_BYTES = 64 * KIB
@@ -19,6 +25,12 @@ MAX_PROGRESS = 1_000
 LINE_BYTES = 16
 # Host calls that one run may have under way at once; the prelude holds more of them back (parallel.lua, AT_ONCE).
 MAX_SIDE_BY_SIDE = 64
+# What an answer may hold beside its outermost value. An answer of no more bytes than this cannot hold more.
+MAX_VALUES = WORK["answer"].max_values or 0
+# What an answer may take as JSON: 1.6 ns a byte, so that 24 MiB are rendered in 40 ms.
+MAX_JSON_BYTES = WORK["answer as JSON"].max_bytes or 0
+# Counted at once: 3 ms.
+JSON_SLICE = 1024 * 1024
 
 
 # What is bounded by its frame alone.
@@ -112,15 +124,58 @@ def decode_value(raw: bytes, limits: Limits) -> Any:
     """A script's answer as plain JSON data: dict, list, str, int, float, bool, None. Raises ValueRefused."""
     if len(raw) > limits.output_bytes:
         raise ValueRefused(f"is larger than {limits.output_bytes} bytes", "output_bytes")
+    if len(raw) > MAX_VALUES:
+        return drained(decoding(raw, limits))
+    value = _unpacked(raw, limits)
+    if not _is_plain(value, limits.value_depth):
+        _refuse(value, limits.value_depth, "")
+    return value
+
+
+def decoding(raw: bytes, limits: Limits) -> Generator[None, None, Any]:
+    """`decode_value` for what is within `output_bytes`, in pieces: whoever drives it lets others run between them."""
     try:
-        value = msgspec.msgpack.decode(raw)
+        values = packed_values(raw, MAX_VALUES + 1)
+    except NotPlain:
+        raise ValueRefused("is not plain data") from None
+    if values > MAX_VALUES + 1:
+        raise ValueRefused(f"holds more than {MAX_VALUES} values and keys", "values")
+    yield
+    if 6 * len(raw) > MAX_JSON_BYTES:  # an escaped character is six bytes at most
+        room = MAX_JSON_BYTES - JSON_AROUND_VALUE * values
+        for at in range(0, len(raw), JSON_SLICE):
+            room -= json_bytes_at_most(raw[at : at + JSON_SLICE])
+            yield
+        if room < 0:
+            raise ValueRefused(f"may take more than {MAX_JSON_BYTES} bytes as JSON, with its escapes", "json_bytes")
+    gc.disable()  # all that is made is alive, and looking for garbage in it takes as long again
+    try:
+        value = _unpacked(raw, limits)
+    finally:
+        gc.enable()
+    yield
+    if not is_plain(value, limits.value_depth):
+        yield
+        _refuse(value, limits.value_depth, "")
+    return value
+
+
+def drained(pieces: Generator[None, None, T]) -> T:
+    """What comes of work in pieces, done at once."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+
+def _unpacked(raw: bytes, limits: Limits) -> Any:
+    try:
+        return msgspec.msgpack.decode(raw)
     except RecursionError:
         raise ValueRefused(f"is nested deeper than {limits.value_depth} levels", "value_depth") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         raise ValueRefused("is not plain data") from None
-    if not _is_plain(value, limits.value_depth):
-        _refuse(value, limits.value_depth, "")
-    return value
 
 
 def _is_plain(value: Any, depth: int) -> bool:

@@ -62,7 +62,7 @@ class Turn:
     def leave(self, worker: Worker) -> None:
         """The worker's run has ended."""
         del self._workers[worker]
-        self._cpu_before_s += worker.run_cpu_s()
+        self._cpu_before_s += worker.run_cpu_s() + worker.judging_cpu_s
         if self.ticket.aside:
             worker.proceed()  # it answered, and was halted after that: whoever gets it next must find it able to work
 

@@ -4,13 +4,14 @@ No text that a script controls decides anything here.
 """
 
 import signal
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from engine.errors import LimitUse
-from engine.protocol import ValueRefused, decode_value
+from engine.protocol import MAX_JSON_BYTES, MAX_VALUES, ValueRefused, decode_value, decoding
 from engine.quota import Exceeded
 from engine.run import Failure
 from engine.tenant import BoundLimits
@@ -46,6 +47,9 @@ class Verdict(msgspec.Struct, frozen=True):
 _CORRUPTION = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
+# Bounds of an answer that no configuration changes, by the name in `error.limit`.
+_OF_ANSWERS = {"values": (MAX_VALUES, "count"), "json_bytes": (MAX_JSON_BYTES, "bytes")}
+
 # What the prelude's encoder says stopped it, and the limit behind it.
 _OUTPUT_LIMITS = {"output_limit": "output_bytes", "depth_limit": "value_depth"}
 
@@ -56,9 +60,7 @@ def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
         try:
             return Verdict(Outcome.OK, decode_value(answer.value, limits.values))
         except ValueRefused as refused:
-            outcome = Outcome.OUTPUT_LIMIT if refused.limit else Outcome.SCRIPT_ERROR
-            limit = limit_use(limits, refused.limit) if refused.limit else None
-            return Verdict(outcome, failure=Failure(f"the script's answer {refused}", limit))
+            return _refused(refused, limits)
     traceback = answer.traceback or None
     if answer.kind == "memory_limit":
         return passed(limits, Mark(Outcome.MEMORY_LIMIT, "memory_bytes"))
@@ -66,6 +68,27 @@ def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
         use = limit_use(limits, _OUTPUT_LIMITS[answer.kind])
         return Verdict(Outcome.OUTPUT_LIMIT, failure=Failure(answer.message, use))
     return Verdict(Outcome.SCRIPT_ERROR, failure=Failure(answer.message, None, traceback))
+
+
+def of_large(answer: Done, limits: BoundLimits) -> Generator[None, None, Verdict]:
+    """`of_answer` for a value of more than MAX_VALUES bytes, in pieces (`decoding`)."""
+    if len(answer.value) > limits.values.output_bytes:
+        return of_answer(answer, limits)
+    try:
+        return Verdict(Outcome.OK, (yield from decoding(answer.value, limits.values)))
+    except ValueRefused as refused:
+        return _refused(refused, limits)
+
+
+def _refused(refused: ValueRefused, limits: BoundLimits) -> Verdict:
+    outcome = Outcome.OUTPUT_LIMIT if refused.limit else Outcome.SCRIPT_ERROR
+    use = None
+    if refused.limit in _OF_ANSWERS:  # the same for all scripts, so that they are no limits of a run's
+        bound, unit = _OF_ANSWERS[refused.limit]
+        use = LimitUse(refused.limit, bound, None, unit, "engine")
+    elif refused.limit is not None:
+        use = limit_use(limits, refused.limit)
+    return Verdict(outcome, failure=Failure(f"the script's answer {refused}", use))
 
 
 def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundLimits) -> Verdict:

@@ -29,7 +29,29 @@ WORK: dict[str, WorkSpec] = {
     for spec in (
         WorkSpec(
             "body", "a request's JSON is parsed and checked",
-            None, 100_000, "server.max_body_bytes; values by counting before parsing", "the tenant's CPU seconds",
+            None, 100_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "bodies", "bodies are held, from their first byte to the end of the answer",
+            None, None, "64 of server.max_body_bytes or 1/16 of memory; half of it for a tenant (server/bodies.py)",
+            "nothing is computed",
+        ),
+        # The SDK parses a message again, with the standard library: three times as slow as ours.
+        WorkSpec(
+            "message", "an MCP message is parsed, and checked against the protocol's types",
+            None, 50_000, "server.max_body_bytes; as a body; 2,000 values beside a tool's arguments",
+            "the tenant's CPU seconds, but for the SDK's part",
+        ),
+        WorkSpec(
+            "answer", "what a script returns is decoded and checked",
+            None, 100_000, "limits.output_bytes; values and keys, counted before decoding",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "answer as JSON", "an answer is rendered for its client",
+            24 * 1024 * 1024, None, "known before decoding, by the characters that JSON escapes",
+            "the tenant's CPU seconds",
         ),
     )
 }  # fmt: skip

@@ -7,13 +7,13 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import trio
 
-from engine.protocol import Conversation, ProtocolViolation
+from engine.protocol import MAX_VALUES, Conversation, ProtocolViolation
 from engine.tenant import BoundLimits
-from engine.verdict import Mark, Verdict, of_answer, of_death
+from engine.verdict import Mark, Verdict, of_answer, of_death, of_large
 from engine.zygote import Child, Zygote
 from sandbox import messages
 from sandbox.frame import encode_frame
@@ -67,6 +67,8 @@ class Worker:
         self.kept: Kept[Literal[True]] = Kept()
         self._cpu_at_begin_s = 0.0  # `cpu_s` when its last run began
         self._run_cpu_s: float | None = 0.0  # what that used, None while it is under way
+        # CPU seconds that the supervisor spent on the answer of the last run, if that was a large one.
+        self.judging_cpu_s = 0.0
         self.bytes_out = 0
         # As last measured, and its CPU time then.
         self.resident_bytes = 0
@@ -119,6 +121,7 @@ class Worker:
         """A run begins now: what it uses is counted from here."""
         self.runs += 1
         self.bytes_out = 0
+        self.judging_cpu_s = 0.0
         self._cpu_at_begin_s, self._run_cpu_s = self.cpu_s(), None
 
     def end(self) -> None:
@@ -144,7 +147,7 @@ class Worker:
                 await self._send(message)
                 answer = await self._converse(sinks)
                 if answer is not None:
-                    return of_answer(answer, limits)
+                    return await self._judged(answer, limits)
             except ProtocolViolation as violation:
                 self.kill(Mark(Outcome.POLICY_VIOLATION, detail=f"broke the protocol: {violation}"))
             except OSError:  # EPIPE: it ended while we were writing; its status says why
@@ -154,6 +157,21 @@ class Worker:
         cpu_s = self.run_cpu_s()
         await self._ended()
         return of_death(self.mark, self._child.status, cpu_s, limits)
+
+    async def _judged(self, answer: Done | Failed, limits: BoundLimits) -> Verdict:
+        """What the answer comes to. A large value is looked at in pieces, between which others run."""
+        if not isinstance(answer, Done) or len(answer.value) <= MAX_VALUES:
+            return of_answer(answer, limits)
+        pieces = of_large(answer, limits)
+        while True:
+            began_s = time.thread_time()
+            try:
+                next(pieces)
+            except StopIteration as end:
+                return cast(Verdict, end.value)
+            finally:
+                self.judging_cpu_s += time.thread_time() - began_s
+            await trio.lowlevel.checkpoint()
 
     def _expect_silence(self) -> None:
         """Nothing may be waiting for us: it would be taken for the answer of the run to come."""

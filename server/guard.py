@@ -11,9 +11,12 @@ from functools import partial
 import trio
 
 from engine.errors import Code, Problem, leaf
+from engine.memory import memory_for_process
 from server.access import Access
 from server.asgi import BODY, KEY, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
 from server.auth import Auth
+from server.bodies import Bodies
+from server.body import no_memory
 from server.logs import log, report
 from server.problems import Answer, Headers, internal, problem_answer
 from server.target import MCP_PATH, read_path, read_query
@@ -24,8 +27,6 @@ from server.target import MCP_PATH, read_path, read_query
 DRAIN_BYTES = 64 * 1024
 DRAIN_S = 0.5
 LINGER_S = 2.0
-# All bodies together may take this many times the bound of one: more is refused until some have been served.
-BODIES = 64
 
 # The answer to a preflight, and to nothing else that is decided here.
 _PREFLIGHT = 204
@@ -55,7 +56,7 @@ class Guard:
         # Bound once: a lazy logger is made anew for every line, also for those that nobody wants.
         self._log = log.bind()
         # Bytes of bodies of the exchanges in _active, by the time they came.
-        self._buffered = 0
+        self._bodies = Bodies(max_body_bytes, memory_for_process())
         # Invariant: every exchange whose task is inside __call__, and no other.
         self._active: set[Exchange] = set()
 
@@ -110,7 +111,8 @@ class Guard:
             problem = internal(report(leaf(error), scope["path"]))
         finally:
             self._active.discard(exchange)
-            self._buffered -= exchange.buffered
+            if exchange.buffered:
+                self._bodies.remove(_payer(exchange), exchange.buffered)
         if not exchange.started and not exchange.client_gone:
             going = problem or Problem(Code.UNAVAILABLE, "the server is shutting down")
             await _answer(problem_answer(going), [*cors, _CLOSE], exchange, send)
@@ -177,20 +179,19 @@ class Guard:
 
     def _count(self, exchange: Exchange, size: int) -> Answer | None:
         """Count bytes of a body. Returns the answer when it is too large by now, or comes when there are too many."""
-        self._buffered += size
         exchange.buffered += size
+        problem = self._bodies.add(_payer(exchange), size)
         if exchange.buffered > self.max_body_bytes:
             return self._too_large()
-        if self._buffered > BODIES * self.max_body_bytes:
-            return problem_answer(Problem(Code.UNAVAILABLE, "too many large requests at once", retry_after_s=1))
-        return None
+        return None if problem is None else problem_answer(problem)
 
     async def _read_body(self, exchange: Exchange, receive: Receive) -> Answer | None:
         """Read the whole body into the exchange. Returns the answer when it is too large or too slow.
 
         The deadline is for the body as a whole: a client that keeps dripping bytes does not move it.
         """
-        parts: list[bytes] = []
+        # Not the parts: thousands of small blocks among others would keep the heap as large as it ever was.
+        body = bytearray()
         with trio.move_on_after(self.body_timeout_s):
             while True:
                 message = await receive()
@@ -201,10 +202,13 @@ class Guard:
                 exchange.pending = message.get("more_body", False)
                 if (early := self._count(exchange, len(part))) is not None:
                     return early
-                parts.append(part)
-                if not exchange.pending:
-                    exchange.body = b"".join(parts)
-                    return None
+                try:
+                    body += part
+                    if not exchange.pending:
+                        exchange.body = bytes(body)
+                        return None
+                except MemoryError:
+                    return problem_answer(no_memory())
         return problem_answer(
             Problem(Code.BODY_TIMEOUT, f"the body was not complete after {self.body_timeout_s:g} seconds")
         )
@@ -217,7 +221,9 @@ class Guard:
             nonlocal read
             if not read:
                 read = True
-                return {"type": "http.request", "body": exchange.body, "more_body": False}
+                # It is the application's now, and not kept beside what that makes of it.
+                body, exchange.body = exchange.body, b""
+                return {"type": "http.request", "body": body, "more_body": False}
             while (message := await receive())["type"] != "http.disconnect":
                 pass  # the end of a body that nobody announced
             return message
@@ -231,6 +237,11 @@ def _absolute(raw: bytes, host: bytes) -> tuple[bytes, bytes]:
     if raw[:1] != b"/" and (absolute := _ABSOLUTE.fullmatch(raw)) is not None:
         return absolute[1], absolute[2] or b"/"
     return host, raw
+
+
+def _payer(exchange: Exchange) -> str | None:
+    """The tenant whose share of all bodies a request's takes; None for an operator, and where there are no tenants."""
+    return exchange.tenant.id if exchange.key is not None and not exchange.identity.operator else None
 
 
 async def _send(send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:

@@ -22,6 +22,7 @@ from engine.engine import ASIDE, Engine, SandboxUnavailable, open_engine, requir
 from engine.errors import Code, Problem
 from engine.run import LogLine, RunResult, Script
 from engine.tenant import DEFAULT_TENANT, Tenant
+from engine.turns import Turn
 from engine.worker import Worker
 from sandbox.kept import MAX_SCRIPTS
 from sandbox.layers import REQUIRED
@@ -835,3 +836,42 @@ async def test_what_a_script_logs_is_one_record_of_the_engines_log(engine: Engin
     (record,) = [record for record in records if record["event"] == "script log"]
     assert record["lines"] == ["[warn] first", "[info] second\t2"]
     assert record["tenant"] == "default"
+
+
+# ---- large answers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        ("local e, t = {}, {} for i = 1, 500000 do t[i] = e end return t", "values"),
+        ("return ('\\0'):rep(8 * 1024 * 1024)", "json_bytes"),
+    ],
+)
+async def test_an_answer_that_costs_too_much_to_take_is_an_output_limit(engine: Engine, body: str, limit: str) -> None:
+    result = await run(engine, body, limits={"output_bytes": 9 * 1024 * 1024})
+    assert result.outcome is Outcome.OUTPUT_LIMIT
+    assert result.failure is not None
+    assert result.failure.limit is not None
+    assert (result.failure.limit.name, result.failure.limit.source) == (limit, "engine")
+    assert f"{result.failure.limit.bound}" in result.failure.message
+    await works(engine)
+
+
+async def test_what_a_large_answer_costs_the_supervisor_is_its_tenants() -> None:
+    tenant = Tenant("large")
+    async with opened(limits="[tenants]\nenabled = true\n[tenants.quota]\ncpu_seconds_per_minute = 60") as eng:
+        judged: list[float] = []
+        leave = Turn.leave
+
+        def left(turn: Turn, worker: Worker) -> None:
+            before = turn.cpu_s()
+            leave(turn, worker)
+            judged.append(turn.cpu_s() - before)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Turn, "leave", left)
+            result = await run(eng, "local t = {} for i = 1, 90000 do t[i] = 'x' .. i end return t", tenant=tenant)
+        assert (result.outcome, len(result.value)) == (Outcome.OK, 90_000)
+        assert judged[0] > 0.002
+        await works(eng, tenant)

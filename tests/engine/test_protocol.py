@@ -2,18 +2,31 @@
 
 import contextlib
 import math
+import time
 from itertools import pairwise
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol import MAX_PROGRESS, Conversation, ProtocolViolation, ValueRefused, decode_value, encode_value
+from engine.protocol import (
+    MAX_JSON_BYTES,
+    MAX_PROGRESS,
+    MAX_VALUES,
+    Conversation,
+    ProtocolViolation,
+    ValueRefused,
+    decode_value,
+    decoding,
+    encode_value,
+)
+from engine.work import LOOP_S
 from sandbox import messages
 from sandbox.frame import encode_frame
-from sandbox.limits import KIB, Limits
+from sandbox.limits import KIB, MIB, Limits
 from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run, State
 
 RUN = Run(b"", "", "t.lua", "agent", "resolve", b"", 1, 1, 1, 1, 1)
@@ -301,3 +314,72 @@ def test_an_integer_beyond_every_float_is_sent_as_the_largest(sign: int) -> None
 def test_half_a_surrogate_pair_is_no_text() -> None:
     with pytest.raises(UnicodeEncodeError):
         encode_value({"a": "\ud800"})
+
+
+# ---- large answers -----------------------------------------------------------------------------------------------
+
+LARGE = Limits(output_bytes=16 * MIB, value_depth=64)
+MANY = 16 * MIB - 100
+WORST: dict[str, Any] = {
+    "lists": [[]] * MAX_VALUES,
+    "maps": [{}] * MAX_VALUES,
+    "maps with a key": [{"a": 1}] * (MAX_VALUES // 3),
+    "floats": [1e308] * MAX_VALUES,
+    "texts": ["x" * 150] * MAX_VALUES,
+    "keys": {f"key{i}": i for i in range(MAX_VALUES // 2)},
+    "nested": [[[[[[[[]]]]]]]] * (MAX_VALUES // 8),
+    "ascii": "x" * MANY,
+    "nothing but escapes": "\n" * (MANY // 4),
+    "quotes": '"' * (MANY // 2),
+    "wide": "\u00e9" * (MANY // 2),
+}
+
+
+@pytest.mark.parametrize("what", WORST)
+def test_the_worst_answer_of_each_kind_keeps_others_waiting_for_no_longer_than_permitted(what: str) -> None:
+    raw, best = encode_value(WORST[what]), math.inf
+    for _ in range(3):
+        pieces, steps = decoding(raw, LARGE), [0.0]
+        began = time.thread_time()
+        for _ in pieces:
+            steps.append(time.thread_time() - began)
+            began = time.thread_time()
+        best = min(best, max(*steps, time.thread_time() - began))
+    assert decode_value(raw, LARGE) == WORST[what]
+    assert best <= LOOP_S
+
+
+@pytest.mark.parametrize("item", [[], {}, 1, "a", [[]], {"a": 1}, 1.5, "x" * 100])
+def test_an_answer_of_too_many_values_is_refused_before_one_is_made(item: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = encode_value([item] * (MAX_VALUES + 1))
+    monkeypatch.setattr("engine.protocol.msgspec", None)
+    with pytest.raises(ValueRefused, match=f"more than {MAX_VALUES} values") as refused:
+        decode_value(raw, LARGE)
+    assert refused.value.limit == "values"
+
+
+def test_the_bound_of_values_in_an_answer_is_exact() -> None:
+    assert len(decode_value(encode_value([1000] * MAX_VALUES), LARGE)) == MAX_VALUES
+    with pytest.raises(ValueRefused, match="values"):
+        decode_value(encode_value([1000] * (MAX_VALUES + 1)), LARGE)
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1f", "\x7f", '"', "\\", "\n", "\U0001f600", "a"])
+def test_no_answer_takes_more_as_json_than_is_rendered_at_once(character: str) -> None:
+    value = character * (MANY // len(character.encode()))
+    if len(orjson.dumps(value)) <= MAX_JSON_BYTES // 3:
+        assert decode_value(encode_value(value), LARGE) == value
+    elif len(orjson.dumps(value)) > MAX_JSON_BYTES:
+        with pytest.raises(ValueRefused) as refused:
+            decode_value(encode_value(value), LARGE)
+        assert refused.value.limit == "json_bytes"
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_plain_data_is_refused_in_a_large_answer_too(what: str) -> None:
+    raw, _, limit = REFUSED[what]
+    if limit is not None:
+        return
+    with pytest.raises(ValueRefused) as refused:
+        decode_value(b"\x92" + encode_value("x" * (MAX_VALUES + 1)) + raw, Limits())
+    assert refused.value.limit is None

@@ -295,3 +295,70 @@ def test_the_banner_names_what_can_be_called_and_what_cannot() -> None:
 def test_the_command_line_loads_no_mcp_unless_it_serves() -> None:
     code = "import server.logs, server.problems, server.body, sys; sys.exit('mcp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+BODY_BYTES = 4_000_000
+# The fake service keeps nothing of what it is asked.
+FORGETFUL = """
+    import collections
+    service.seen = collections.deque(maxlen=0)
+"""
+# Each costs what follows the parser in another way: characters of four bytes, many values, long texts, keys.
+LARGE_BODIES = [
+    b'{"a":"\xf0\x9f\x98\x80%s"}' % (b"x" * BODY_BYTES),
+    b'{"a":[%s,"%s"]}' % (b",".join([b"[]"] * 45_000), b"x" * (BODY_BYTES - 150_000)),
+    b'{"a":[%s]}' % b",".join([b'"%s"' % (b"x" * 90)] * (BODY_BYTES // 93)),
+    b'{%s,"z":"%s"}' % (b",".join(b'"k%d":1' % i for i in range(90_000)), b"x" * (BODY_BYTES - 1_100_000)),
+]
+
+
+async def burst(url: str, count: int) -> list[httpx2.Response]:
+    """The answers to so many large bodies at once."""
+    answers: list[httpx2.Response] = []
+
+    async def ask(client: httpx2.AsyncClient, body: bytes) -> None:
+        answers.append(
+            await client.post(f"{url}/tools/number", content=body, headers={"content-type": "application/json"})
+        )
+
+    limits = httpx2.Limits(max_connections=count)
+    async with httpx2.AsyncClient(timeout=120, limits=limits) as client, trio.open_nursery() as nursery:
+        for i in range(count):
+            nursery.start_soon(ask, client, LARGE_BODIES[i % len(LARGE_BODIES)])
+    return answers
+
+
+# What the address space of the process may grow by once it has started, in MiB.
+@pytest.mark.parametrize("mib", [50, 120, 300, 600])
+def test_many_large_bodies_are_answered_or_unavailable_where_there_is_little_memory(mib: int) -> None:
+    setup = f"""{FORGETFUL}
+    import resource
+    size = int(open("/proc/self/statm").read().split()[0]) * 4096 + {mib} * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    """
+    with started(setup) as process:
+        url = url_of(process)
+        for answer in trio.run(burst, url, 60):
+            if answer.status_code != 200:
+                assert assert_envelope(answer, 503, "unavailable")["retry_after_s"] == 1
+        assert httpx2.post(f"{url}/tools/echo", json={"a": 1}).json() == {"result": {"a": 1}}
+        process.terminate()
+        assert ended(process)[0] == 0
+
+
+def test_the_memory_of_large_bodies_is_given_back() -> None:
+    def resident(process: "subprocess.Popen[str]") -> int:
+        return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
+
+    with started(FORGETFUL) as process:
+        url = url_of(process)
+        assert httpx2.post(f"{url}/tools/number", json={}).status_code == 200
+        before = resident(process)
+        for answer in trio.run(burst, url, 30):
+            assert answer.status_code == 200
+        assert httpx2.post(f"{url}/tools/number", json={}).status_code == 200
+        assert resident(process) - before < 16 * BODY_BYTES
+        process.terminate()
+        assert ended(process)[0] == 0

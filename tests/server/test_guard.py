@@ -470,7 +470,7 @@ async def test_a_connection_beyond_the_bound_is_refused_when_all_are_busy() -> N
 
 
 async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.guard.BODIES", 2)
+    monkeypatch.setattr("server.bodies.BODIES", 2)
     async with serving(FakeService(SMALL)) as server:
         held = [await server.connect() for _ in range(2)]
         for stream in held:

@@ -12,7 +12,8 @@ from mcp_support import META, MODERN, assert_works, handshake, message, modern
 from server_support import FakeService, Running, assert_envelope, parse, request, serving
 
 from engine.config import ServerConfig
-from server.mcp_http import refuse_message
+from engine.work import WORK
+from server.mcp_http import MAX_TYPED, refuse_message
 
 HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
 ECHO: dict[str, Any] = {"name": "echo", "arguments": {}}
@@ -407,3 +408,46 @@ async def test_an_answer_with_half_an_error_is_no_message(server: Running, error
         ask = make("x")
         response, refused = await answered(server, {**ask, "json": {"jsonrpc": "2.0", "id": 1, "error": error}})
         assert (response.status_code, refused["code"], refused["message"]) == (400, -32600, "the message is malformed")
+
+
+# ---- messages with many values -----------------------------------------------------------------------------------
+
+MANY = {f"k{i}": 1 for i in range(2 * MAX_TYPED)}
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {**ECHO, "inputResponses": MANY}),
+        ("tools/call", {**ECHO, "task": {"ttl": 1, "more": list(MANY)}}),
+        ("prompts/get", {"name": "helper", "arguments": MANY}),
+        ("resources/read", {"uri": "engine://documents/x", "inputResponses": MANY}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "helper"}, "context": {"arguments": MANY}}),
+        ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [1] * 2 * MAX_TYPED}}),
+        ("tools/list", {"cursor": [[[]] * MAX_TYPED]}),
+        ("nothing/known", MANY),
+    ],
+)
+@pytest.mark.parametrize("era", ["modern", "handshake"])
+async def test_what_the_protocol_types_is_bounded_in_values(
+    server: Running, method: str, params: dict[str, Any], era: str
+) -> None:
+    ask = modern(method, params) if era == "modern" else handshake(method, params)
+    response, error = await answered(server, ask)
+    assert (response.status_code, error["code"]) == (400, -32600)
+    assert f"{MAX_TYPED} values" in error["message"]
+
+
+async def test_arguments_of_a_tool_may_hold_many_values(server: Running) -> None:
+    arguments = {"rows": list(MANY.items()), **MANY}
+    async with server.client() as client:
+        for ask in (modern, handshake):
+            response = await client.post("/mcp", **ask("tools/call", {"name": "echo", "arguments": arguments}))
+            assert "error" not in message(response)
+
+
+async def test_more_values_than_a_message_may_hold_are_refused_before_one_is_made(server: Running) -> None:
+    bound = WORK["message"].max_values or 0
+    response, error = await answered(server, modern("tools/call", {"name": "echo", "arguments": {"a": [0] * bound}}))
+    assert (response.status_code, error["code"]) == (400, -32700)
+    assert f"{bound} commas" in error["message"]

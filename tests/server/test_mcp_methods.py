@@ -33,7 +33,7 @@ ASKS: dict[str, list[tuple[dict[str, Any], str]]] = {
                             ({"ref": TITLES, "argument": {"name": "source", "value": ""}}, "filesystem:notes")],
 }  # fmt: skip
 # The same for all; `subscriptions/listen` has a test of its own.
-SAME = {"initialize", "server/discover", "ping"}
+SAME = {"initialize", "server/discover", "ping", "logging/setLevel"}
 
 
 def asking(method: str, params: dict[str, Any]) -> dict[str, Any]:

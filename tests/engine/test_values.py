@@ -1,0 +1,107 @@
+"""Counting values before they are made: never fewer than there are, and the same however the bytes are cut."""
+
+import json
+import math
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.values import (
+    JSON_AROUND_VALUE,
+    JsonMarks,
+    NotPlain,
+    is_plain,
+    json_bytes_at_most,
+    marks_at_most,
+    packed_values,
+)
+
+# What the counting looks at, more often than chance would have it.
+TRICKY = st.text(st.sampled_from('",:[]{}\\ u0a3\n'), max_size=12)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TRICKY
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TRICKY, inner), max_leaves=30)
+CUTS = st.lists(st.integers(0, 500), max_size=8)
+
+
+def marks_of(text: bytes, cuts: list[int]) -> JsonMarks:
+    marks = JsonMarks()
+    at = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    for start, end in pairwise(at):
+        marks.feed(text[start:end])
+    return marks
+
+
+def slowly(value: Any) -> tuple[int, int, int]:
+    """Values, marks and keys of a value, by a walk."""
+    if not isinstance(value, dict | list):
+        return 1, 0, 0
+    inner = list(map(slowly, value.values() if isinstance(value, dict) else value))
+    values, marks, keys = (sum(each[i] for each in inner) for i in range(3))
+    return 1 + values, 1 + max(0, len(value) - 1) + marks, keys + (len(value) if isinstance(value, dict) else 0)
+
+
+@given(VALUES, CUTS, st.booleans())
+def test_marks_and_colons_are_exact_for_any_json_and_any_cut(value: Any, cuts: list[int], ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=None if ascii_only else 1).encode()
+    values, marks, keys = slowly(value)
+    counted = marks_of(text, cuts)
+    assert (counted.marks, counted.colons) == (marks, keys)
+    assert values <= counted.marks + 1 <= marks_at_most(text) + 1
+
+
+@given(st.lists(st.sampled_from([b'"', b"\\", b",", b":", b"[", b"{", b"a"])).map(b"".join), CUTS, CUTS)
+def test_of_any_bytes_every_cut_counts_the_same(text: bytes, one: list[int], other: list[int]) -> None:
+    first, second = marks_of(text, one), marks_of(text, other)
+    assert (first.marks, first.colons) == (second.marks, second.colons)
+    assert first.marks <= marks_at_most(text)
+
+
+# ---- msgpack -----------------------------------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS
+    | st.sampled_from(["", "\0" * 40, '"\\' * 200, "\U0001f600" * 70_000]),
+    lambda inner: st.lists(inner, max_size=40) | st.dictionaries(TEXTS, inner),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@given(PLAIN)
+def test_values_in_msgpack_are_counted_exactly(value: Any) -> None:
+    values, _, keys = slowly(value)
+    raw = msgspec.msgpack.encode(value)
+    assert packed_values(raw, values + keys) == values + keys
+    assert packed_values(raw, 3) == min(4, values + keys)
+    assert len(orjson.dumps(value)) <= json_bytes_at_most(raw) + JSON_AROUND_VALUE * (values + keys)
+
+
+@given(st.binary(max_size=60))
+def test_of_any_bytes_no_more_is_made_than_was_counted(raw: bytes) -> None:
+    try:
+        counted: int | None = packed_values(raw, 1000)
+    except NotPlain:
+        counted = None
+    try:
+        values, _, keys = slowly(msgspec.msgpack.decode(raw))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError):
+        return
+    # An extension is refused by the count, and so is what has one inside; a key that was there twice is one.
+    assert counted is None or counted >= values + keys
+
+
+@given(PLAIN | st.just(math.nan) | st.lists(st.just(math.inf)) | st.just({"a": [{1: 2}]}), st.integers(0, 5))
+def test_plain_is_what_a_walk_says(value: Any, depth: int) -> None:
+    def walk(value: Any, depth: int) -> bool:
+        if isinstance(value, dict):
+            return depth > 0 and all(type(key) is str and walk(item, depth - 1) for key, item in value.items())
+        if isinstance(value, list):
+            return depth > 0 and all(walk(item, depth - 1) for item in value)
+        return not isinstance(value, float) or math.isfinite(value)
+
+    assert is_plain(value, depth) is walk(value, depth)
