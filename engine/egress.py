@@ -220,6 +220,11 @@ def parse_url(url: str, params: Mapping[str, Scalar] | None = None) -> Target:
     if query is not None:
         target += _escaped(query, _QUERY_SAFE)
     if params:
+        # Each takes two characters beside its own: known before they are written out, and escaped to three times that.
+        if sum(len(name) + 2 for name in params) + len(target) > MAX_URL_CHARS:
+            raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
+        if sum(len(value) for value in params.values() if isinstance(value, str)) > MAX_URL_CHARS:
+            raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
         pairs = [(name, _shown(params[name])) for name in sorted(params)]
         target += ("?" if query is None else "&" if query != "?" else "") + urlencode(pairs, quote_via=quote)
     if len(target) > MAX_URL_CHARS:

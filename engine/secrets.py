@@ -6,6 +6,7 @@ argument) cannot name a secret: it would have to hold a random number that was d
 
 import base64
 import binascii
+import html
 import json
 import re
 import secrets
@@ -28,6 +29,8 @@ _JSON_TYPE = re.compile(r"(application|text)/json|[^/]+/[^/]+\+json")
 # What servers take as a head is mostly 8 to 64 KiB. Placeholders are short and values may be long, so that what comes
 # of filling in is bounded before it is made.
 _MAX_HEADER_BYTES = 64 * 1024
+# Each is looked at by itself. One request names each secret a few times.
+_MAX_PLACEHOLDERS = 1_000
 # Shorter than this, the base64 of a value is likely to stand in other base64 by chance.
 _MIN_BASE64_BYTES = 8
 
@@ -85,6 +88,14 @@ class Vault:
         self.secrets: Mapping[str, BoundSecret] = {secret.name: secret for secret in found}
         self.trouble = trouble
         self._redactors: dict[tuple[str, ...], Redactor] = {}
+        # Made when they are first looked for: some thirty for each secret, each as long as the value or longer.
+        self._forms: dict[str, frozenset[bytes]] = {}
+
+    def forms(self, name: str) -> frozenset[bytes]:
+        """How the value of this secret looks where a host tells it."""
+        if name not in self._forms:
+            self._forms[name] = frozenset(_forms(self.secrets[name].value))
+        return self._forms[name]
 
     def redactor(self, own: Redactor) -> Redactor:
         """One that takes these secrets out of texts, too. Made once for each that it is beside."""
@@ -136,6 +147,7 @@ class References:
     ) -> None:
         """`granted` are the names that the script may use; None: all. `token` is drawn once for a run with secrets."""
         mine = {name: each for name, each in vault.secrets.items() if granted is None or name in granted}
+        self._vault = vault
         self._token = token() if mine else ""
         self._secrets = {f"secret_{name}_{self._token}": each for name, each in mine.items()}
         self.table = {each.name: placeholder for placeholder, each in self._secrets.items()}
@@ -171,7 +183,7 @@ class References:
         """
         if not self._token or not self._is_in(target, headers, body):
             return Filled(target, tuple(headers), body)
-        filling = _Filling(self._secrets, target)
+        filling = _Filling(self._secrets, self._token, target)
         path = filling.text(target.path, MAX_URL_CHARS, "the URL", _percent_encoded)
         kind = dict(headers).get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         new_body = filling.data(body, max_body, "the body", _encoder(kind))
@@ -195,13 +207,16 @@ class References:
     # ---- what comes ----------------------------------------------------------------------------------------------
 
     def veil(self, target: Target, more: Iterable[bytes] = ()) -> "Veil":
-        """What to take out of the answers of this host: every secret that is bound to it, in whatever form."""
-        bound = [
-            (placeholder, each)
-            for placeholder, each in self._secrets.items()
-            if any(_covers(rule, target) for rule in each.hosts)
-        ]
-        return Veil(bound, more)
+        """What to take out of the answers of this host: every secret of the tenant that is bound to it, in whatever
+        form; also one that the script was not granted, as another script may have left it there."""
+        placeholders = {each.name: placeholder for placeholder, each in self._secrets.items()}
+        bound = [each for each in self._vault.secrets.values() if any(_covers(rule, target) for rule in each.hosts)]
+        if not bound:
+            return _NO_VEIL
+        return Veil(
+            [(placeholders.get(each.name, MASK), each.value) for each in bound],
+            {form for each in bound for form in self._vault.forms(each.name)} | set(more),
+        )
 
 
 NO_REFERENCES = References()
@@ -210,17 +225,19 @@ NO_REFERENCES = References()
 class _Filling:
     """Fills in the parts of one request, and notes what it used."""
 
-    def __init__(self, secrets_: Mapping[str, BoundSecret], target: Target) -> None:
+    def __init__(self, secrets_: Mapping[str, BoundSecret], token: str, target: Target) -> None:
         self._secrets = secrets_
+        self._token = token.encode()
+        self._raw = [placeholder.encode() for placeholder in secrets_]
+        self._longest = max(map(len, self._raw))
         self._target = target
         self.used: set[str] = set()
         self.forms: list[bytes] = []
 
     def data(self, data: bytes, bound: int, what: str, encode: Callable[[str], str]) -> bytes:
         found = [
-            (raw, encode(each.value).encode(), each, count)
-            for placeholder, each in self._secrets.items()
-            if (count := data.count(raw := placeholder.encode()))
+            (raw, encode(each.value).encode(), each, data.count(raw))
+            for raw, each in ((raw, self._secrets[raw.decode()]) for raw in self._named(data, what))
         ]
         for _, _, each, _ in found:
             if (refused := each.refusal(self._target)) is not None:
@@ -231,6 +248,18 @@ class _Filling:
         for raw, value, _, _ in found:
             data = data.replace(raw, value)
         return data
+
+    def _named(self, data: bytes, what: str) -> list[bytes]:
+        """The placeholders in the data, each once. One search for what they all end in, whatever there are of them."""
+        found: dict[bytes, None] = {}
+        start = count = 0
+        while (place := data.find(self._token, start)) >= 0:
+            start = place + len(self._token)
+            if (count := count + 1) > _MAX_PLACEHOLDERS:
+                raise SecretRefused(f"{what} holds more than {_MAX_PLACEHOLDERS} placeholders of secrets")
+            before = data[max(0, start - self._longest) : start]
+            found.update((raw, None) for raw in self._raw if before.endswith(raw))
+        return list(found)
 
     def text(self, text: str, bound: int, what: str, encode: Callable[[str], str]) -> str:
         return self.data(text.encode(), bound, what, encode).decode()
@@ -273,11 +302,11 @@ def _encoder(content_type: str) -> Callable[[str], str]:
 class Veil:
     """Takes secrets out of what a host answers, so that one that echoes its requests tells a script nothing."""
 
-    def __init__(self, bound: Sequence[tuple[str, BoundSecret]], more: Iterable[bytes]) -> None:
+    def __init__(self, bound: Sequence[tuple[str, str]], forms: Iterable[bytes]) -> None:
+        """`bound`: the values, each with what stands for it in a place to go to; `forms`: what answers may not show."""
         # The longest first: a form that is part of another must not spoil it.
-        self._in_urls = [(form, placeholder) for placeholder, each in bound for form in _url_forms(each.value)]
+        self._in_urls = [(form, placeholder) for placeholder, value in bound for form in _url_forms(value)]
         self._in_urls.sort(key=lambda pair: -len(pair[0]))
-        forms = {form for _, each in bound for form in _forms(each.value)} | set(more)
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
 
     def __bool__(self) -> bool:
@@ -287,7 +316,7 @@ class Veil:
         """How many bytes are looked at for a text of this size."""
         return size * len(self._forms)
 
-    def data(self, data: bytes) -> bytes:
+    def data(self, data: bytes | bytearray) -> bytes | bytearray:
         """The data with `MASK` for every secret in it."""
         for form in self._forms:
             if form in data:
@@ -306,6 +335,9 @@ class Veil:
         return self.text(url)
 
 
+_NO_VEIL = Veil((), ())
+
+
 def _url_forms(value: str) -> set[str]:
     encoded = {value, _percent_encoded(value), quote_plus(value), quote(value)}
     return encoded | {_lower_escapes(each) for each in encoded if each != value}
@@ -316,12 +348,18 @@ def _lower_escapes(text: str) -> str:
 
 
 def _forms(value: str) -> set[bytes]:
-    """How a value looks where it is echoed: as it is, in a URL, in JSON (also in a text inside of it), in base64."""
+    """How a value looks where it is echoed: as it is, in a URL, in JSON (also in a text inside of it), in HTML, in
+    base64, and in the other encodings of text that an answer may come in."""
     raw = value.encode()
     in_json = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)}
     twice = {json.dumps(each, ensure_ascii=False)[1:-1] for each in in_json}
     slashes = {each.replace("/", "\\/") for each in in_json}  # as PHP writes it
-    forms = {each.encode() for each in (*in_json, *twice, *slashes, *_url_forms(value))} | {raw}
+    signs = {each.translate(signs) for each in in_json for signs in (_SIGNS, _SIGNS_UPPER)}  # as Go and PHP do
+    in_html = {html.escape(value), html.escape(value, quote=False), html.escape(value).replace("&#x27;", "&#39;")}
+    forms = {each.encode() for each in (*in_json, *twice, *slashes, *signs, *in_html, *_url_forms(value))} | {raw}
+    forms |= {value.encode(encoding) for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")}
+    if all(ord(character) < 0x100 for character in value):
+        forms.add(value.encode("latin-1"))
     if len(raw) >= _MIN_BASE64_BYTES:
         standard = set(base64_forms(value))
         forms |= {each.encode() for each in standard}
@@ -331,3 +369,6 @@ def _forms(value: str) -> set[bytes]:
 
 
 _URL_SAFE = str.maketrans("+/", "-_")
+# What is written as an escape although JSON does not ask for it, so that it cannot end a script in HTML.
+_SIGNS = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&'"})
+_SIGNS_UPPER = str.maketrans({sign: f"\\u{ord(sign):04X}" for sign in "<>&'"})

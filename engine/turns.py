@@ -45,7 +45,7 @@ class Turn:
         self._quotas = quotas
         self._ledger = ledger
         self._workers: dict[Worker, _Budget] = {}  # with a run of this turn under way
-        self._cpu_before_s = 0.0  # of workers that have left
+        self._cpu_before_s = 0.0  # of workers that have left, and of the supervisor for them (`worked`)
         self._calls = 0
         self._held_s = 0.0  # how long it had a slot, before it got the one that it has
         self._held_since = trio.current_time()
@@ -75,6 +75,10 @@ class Turn:
         budget = self._workers[worker]
         budget.limit_s -= cpu_s
         _judge(worker, budget)
+
+    def worked(self, cpu_s: float) -> None:
+        """The supervisor used CPU time for a run of this turn, beyond the flat figure for each host call."""
+        self._cpu_before_s += cpu_s
 
     def enforce(self) -> None:
         """End runs that have used up their budgets."""

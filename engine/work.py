@@ -53,5 +53,34 @@ WORK: dict[str, WorkSpec] = {
             24 * 1024 * 1024, None, "known before decoding, by the characters that JSON escapes",
             "the tenant's CPU seconds",
         ),
+        WorkSpec(
+            "frame", "a worker's message is decoded",
+            None, None, "output_bytes, log_bytes; of each kind by its first bytes; 64 calls", "its run is ended",
+        ),
+        WorkSpec(
+            "arguments", "the arguments of a host call are decoded",
+            None, 100_000, "output_bytes; values by counting before decoding", "the run's CPU seconds",
+        ),
+        WorkSpec(
+            "calls", "host calls hold arguments, bodies and answers",
+            512 * 1024 * 1024, None, "limits of the run; 128 MiB a tenant; 512 MiB in all", "the call is refused",
+        ),
+        WorkSpec(
+            "table", "a table is written as the JSON of a request",
+            2 * 1024 * 1024, 100_000, "as msgpack, before it is decoded", "the run's CPU seconds",
+        ),
+        WorkSpec(
+            "json", "the JSON of a host's answer is parsed",
+            8 * 1024 * 1024, 100_000, "by counting before; beyond it the script parses", "the run's CPU seconds",
+        ),
+        WorkSpec(
+            "veil", "a host's answer is searched for secrets",
+            None, None, "http_bytes; 64 secrets of 64 KiB; in a thread beyond 1 MiB x forms", "the run's CPU seconds",
+        ),
+        WorkSpec(
+            "redaction", "a line of the log, an error, a traceback is searched for secrets",
+            None, None, "log_bytes; errors 8,192 and 32,768 characters; in a thread beyond 1,000 escapes",
+            "the run's CPU seconds",
+        ),
     )
 }  # fmt: skip

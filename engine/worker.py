@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -16,13 +17,15 @@ from engine.tenant import BoundLimits
 from engine.verdict import Mark, Verdict, of_answer, of_death, of_large
 from engine.zygote import Child, Zygote
 from sandbox import messages
-from sandbox.frame import encode_frame
+from sandbox.frame import encode_frame, encode_frame_head
 from sandbox.kept import Kept
 from sandbox.layers import contradicted, parse_status
 from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run, State
 from sandbox.outcome import Outcome
 
 READ_BYTES = 65536
+# A reply beyond this is not copied into its frame: two copies of 100 MiB take 115 ms in one piece (measured).
+LARGE_REPLY_BYTES = 1024 * 1024
 # A worker's memory is read when it has computed for this long since. To touch a page for the first time takes it a
 # quarter of a microsecond, so that a run which is not looked at has not grown by more than a few MiB.
 MEMORY_EVERY_CPU_S = 0.001
@@ -35,11 +38,14 @@ _serials = itertools.count(1)
 
 
 class Sinks(Protocol):
-    """Where a run's messages go. `on_call` answers one host call (ok, msgpack value or error text)."""
+    """Where a run's messages go. `on_call` answers one host call (ok, msgpack value or error text); `on_taken` hears of
+    each answer that the worker has; what `on_log` returns is awaited before anything else is read."""
 
     async def on_call(self, call: HostCall, /) -> HostReply: ...
 
-    def on_log(self, message: Log, /) -> None: ...
+    def on_taken(self, reply: HostReply, /) -> None: ...
+
+    def on_log(self, message: Log, /) -> Awaitable[None] | None: ...
 
     def on_progress(self, message: Progress, /) -> None: ...
 
@@ -189,7 +195,7 @@ class Worker:
     async def _converse(self, sinks: Sinks) -> Done | Failed | None:
         message = await self._next(sinks)
         while isinstance(message, HostCall):  # most runs: one call at a time, answered without a task of its own
-            await self._reply(await sinks.on_call(message))
+            await self._reply(await sinks.on_call(message), sinks)
             message = await self._next(sinks)
         if not isinstance(message, HostCalls):
             return message
@@ -215,17 +221,18 @@ class Worker:
 
         while isinstance(message, HostCall | HostCalls):
             if isinstance(message, HostCall):
-                await self._reply(await sinks.on_call(message))
+                await self._reply(await sinks.on_call(message), sinks)
             else:
                 for number, name, arguments in message.calls:
                     nursery.start_soon(answer, number, HostCall(name, arguments))
-                await self._reply(await replies.receive())
+                await self._reply(await replies.receive(), sinks)
             message = await self._next(sinks)
         return message
 
-    async def _reply(self, reply: HostReply) -> None:
+    async def _reply(self, reply: HostReply, sinks: Sinks) -> None:
         self._conversation.sent(reply)
         await self._send(reply)
+        sinks.on_taken(reply)
 
     async def _next(self, sinks: Sinks) -> HostCall | HostCalls | Done | Failed | None:
         """The next message that is not just handed on. None when the channel has closed."""
@@ -234,7 +241,8 @@ class Worker:
             for message in self._conversation.received(data):
                 match message:
                     case Log():
-                        sinks.on_log(message)
+                        if (later := sinks.on_log(message)) is not None:
+                            await later
                     case Progress():
                         sinks.on_progress(message)
                     case HostCall() | HostCalls() | Done() | Failed():  # the last one: nothing may follow it
@@ -316,7 +324,13 @@ class Worker:
                 continue
 
     async def _send(self, message: messages.ToWorker) -> None:
-        data: bytes | memoryview = encode_frame(messages.encode(message))
+        if isinstance(message, HostReply) and len(message.value) > LARGE_REPLY_BYTES:
+            for part in reply_parts(message):
+                await self._write(part)
+        else:
+            await self._write(encode_frame(messages.encode(message)))
+
+    async def _write(self, data: bytes | memoryview) -> None:
         while True:
             try:
                 sent = os.write(self._child.to_worker, data)
@@ -327,6 +341,14 @@ class Worker:
                 return
             # Nearly every message is one write. A large one is many, as the pipe takes it: what is left is not copied.
             data = memoryview(data)[sent:]
+
+
+def reply_parts(reply: HostReply) -> tuple[bytes, bytes, bytes]:
+    """The frame of a reply in three parts, of which the second is the value itself."""
+    empty = messages.encode(HostReply(reply.ok, b"", reply.call))
+    before, after = empty.split(b"\xc4\x00", 1)  # msgpack's empty bytes; nothing before them holds such
+    before += b"\xc6" + len(reply.value).to_bytes(4, "big")
+    return encode_frame_head(len(before) + len(reply.value) + len(after)) + before, reply.value, after
 
 
 def _pid_of(pidfd: int) -> int:

@@ -12,6 +12,11 @@ class FrameTooLarge(Exception):
         self.maximum = maximum
 
 
+def encode_frame_head(length: int) -> bytes:
+    """What stands before a payload of this length. Raises OverflowError for one of 4 GiB or more."""
+    return length.to_bytes(HEADER_BYTES, "big")
+
+
 def encode_frame(payload: bytes) -> bytes:
     """The bytes of one frame. Raises OverflowError for a payload of 4 GiB or more."""
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload

@@ -5,6 +5,7 @@ a host call touches that file and a test.
 """
 
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,12 +15,21 @@ import msgspec
 import structlog
 import trio
 
+from engine.bridge.arguments import MAX_VALUES, values_of
+from engine.bridge.room import SMALL_BYTES, VALUE_BYTES, Hold, NoRoom, Room, Rooms
 from engine.protocol import encode_value
 from engine.run import RunRequest, Usage
 from engine.turns import Turn
 from sandbox.messages import HostReply
 
 log = structlog.get_logger("engine.bridge")
+
+# Arguments of at most this size are decoded uncounted: 64 calls of a run make no more than 20 MiB of them.
+SMALL_ARGUMENTS = 4 * 1024
+# What a script is shown of an error, in characters: texts of handlers and of the decoder may repeat what it sent.
+MAX_ERROR = 2048
+# What an answer beyond `SMALL_BYTES` costs for each byte: written as msgpack, put into a frame, sent (measured).
+ANSWER_BYTE_S = 3e-9
 
 
 class CallRefused(Exception):
@@ -34,7 +44,8 @@ class HostContext(msgspec.Struct, frozen=True):
     """On whose behalf a handler acts: the run, its name in logs, and its log (`level`, `text`).
 
     `left` is what the run has left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes what a run cost that was
-    made on its behalf; `turn` is the turn at computing that both share, None in tests of handlers.
+    made on its behalf; `turn` is the turn at computing that both share, `room` what its calls hold: both None in tests
+    of handlers.
     """
 
     request: RunRequest
@@ -43,6 +54,17 @@ class HostContext(msgspec.Struct, frozen=True):
     left: Callable[[], Mapping[str, float]]
     charge: Callable[[Usage], None]
     turn: Turn | None = None
+    room: Room | None = None
+
+    def hold(self) -> Hold:
+        """Of what the run's calls may hold, the part of one call: nothing yet. The caller releases it."""
+        return Hold(self.room or Room(Rooms(), self.request.tenant.id, self.request.limits.values))
+
+    def worked(self, cpu_s: float) -> None:
+        """The supervisor used CPU time on what the run sent or gets: beyond what each call is counted as anyway."""
+        self.charge(Usage(cpu_s=cpu_s))
+        if self.turn is not None:
+            self.turn.worked(cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +100,17 @@ class Bridge:
         # Told of every call that asked for what was not granted, with its name.
         self.on_denied: Callable[[RunRequest, str], None] | None = None
         self._decoders = {name: msgspec.msgpack.Decoder(f.arguments) for name, f in self._functions.items()}
+        self._rooms = Rooms()
+
+    def room(self, request: RunRequest) -> Room:
+        """What the host calls of a new run hold: nothing yet. The caller closes it when the run has ended."""
+        return Room(self._rooms, request.tenant.id, request.limits.values)
 
     async def call(self, context: HostContext, name: str, arguments: bytes) -> HostReply:
-        """Check the grant, then the arguments, then answer."""
+        """Check the grant, then the arguments, then answer. Of a call that waits for its turn the bytes are held.
+
+        A reply of more than `SMALL_BYTES` is held for the run until `taken`.
+        """
         request = context.request
         function = self._functions.get(name)
         if function is None:
@@ -88,22 +118,69 @@ class Bridge:
         if name not in request.grants:
             self._denied(request, name)
             return _error(f"{name} is not granted to {request.name!r}")
+        hold = None
         try:
-            decoded = self._decoders[name].decode(arguments)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return _error(f"{name}: {_readable(error)}")
-        try:
+            if len(arguments) > SMALL_ARGUMENTS:
+                hold = context.hold()
+                hold.take(len(arguments))
             if function.at_once is None:
-                return HostReply(True, encode_value(await function.handler(context, decoded)))
+                return await self._answer(context, function, arguments, hold)
             async with self._turn(request.tenant.id, name.partition(".")[0], function.at_once):
-                return HostReply(True, encode_value(await function.handler(context, decoded)))
+                return await self._answer(context, function, arguments, hold)
         except CallRefused as refused:
             if isinstance(refused, CallDenied):
                 self._denied(request, name)
             return _error(f"{name}: {refused}")
+        except NoRoom as none:
+            return _error(f"{name}: {none}")
         except Exception:
             log.exception("host call failed", call=name, tenant=request.tenant.id, script=request.name)
             return _error(f"{name}: internal error of the engine; its log says more")
+        finally:
+            if hold is not None:
+                hold.release()
+
+    def taken(self, context: HostContext, reply: HostReply) -> None:
+        """The worker has this reply: it is not held any more."""
+        if context.room is not None and len(reply.value) > SMALL_BYTES:
+            context.room.give(len(reply.value))
+
+    async def _answer(
+        self, context: HostContext, function: HostFunction, arguments: bytes, hold: Hold | None
+    ) -> HostReply:
+        # No name for what was decoded: a handler that waits can let go of it.
+        found = await function.handler(
+            context,
+            self._decoded(function.name, arguments)
+            if hold is None
+            else self._decoded_large(context, function.name, arguments, hold),
+        )
+        value = encode_value(found)
+        if len(value) > SMALL_BYTES:
+            context.worked(len(value) * ANSWER_BYTE_S)
+            if context.room is not None:
+                context.room.take(len(value))
+        return HostReply(True, value)
+
+    def _decoded(self, name: str, arguments: bytes) -> Any:
+        try:
+            return self._decoders[name].decode(arguments)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CallRefused(_readable(error)) from None
+
+    def _decoded_large(self, context: HostContext, name: str, arguments: bytes, hold: Hold) -> Any:
+        """As `_decoded`, for arguments whose number of values is worth counting, and whose time is worth charging."""
+        began_s = time.thread_time()
+        try:
+            values = values_of(arguments)
+            if values > MAX_VALUES:
+                raise CallRefused(
+                    f"the arguments hold more than {MAX_VALUES} values; send them as text (json.encode), or in parts"
+                )
+            hold.take(values * VALUE_BYTES)
+            return self._decoded(name, arguments)
+        finally:
+            context.worked(time.thread_time() - began_s)
 
     def _denied(self, request: RunRequest, name: str) -> None:
         if self.on_denied is not None:
@@ -132,12 +209,17 @@ class Bridge:
 
 
 def _error(text: str) -> HostReply:
-    return HostReply(False, text.encode("utf-8", "replace"))
+    return HostReply(False, _cut(text).encode("utf-8", "replace"))
+
+
+def _cut(text: str) -> str:
+    """The text, without its middle where it is too long to be shown."""
+    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR // 2]}…{text[-MAX_ERROR // 4 :]}"
 
 
 def _readable(error: Exception) -> str:
-    """msgspec's text in Lua's words: `limit: expected number or nil, got string`."""
-    text, _, path = str(error).partition(" - at `$")
+    """msgspec's text in Lua's words: `limit: expected number or nil, got string`. It may quote what the script sent."""
+    text, _, path = _cut(str(error)).partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     text = text.replace("Object missing", "table missing").replace("object missing", "table missing")
     text = re.sub(r"`([^`]*)`", lambda match: _in_lua(match[1]), text[:1].lower() + text[1:])

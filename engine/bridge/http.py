@@ -9,8 +9,8 @@ import math
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,11 @@ import trio
 
 from engine import egress
 from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
+from engine.bridge.room import SMALL_BYTES, Hold, NoRoom
 from engine.egress import Scalar, Target
 from engine.errors import ungrouped
-from engine.run import Usage
 from engine.secrets import SecretRefused, Veil
+from sandbox.limits import MIB
 
 if TYPE_CHECKING:  # 40 ms that a service without http calls does not spend: `_Connections.outbound`
     import httpcore2
@@ -43,9 +44,12 @@ DEFAULT_TIMEOUT_S = 30.0
 MAX_REDIRECTS = 10
 MAX_REQUEST_HEADERS = 64
 MAX_REQUEST_HEADER_BYTES = 16 * 1024
-# A megabyte of `[],[],` is a hundred megabytes of lists. More values than this a script has to decode by itself, in
-# its own memory (about 80 ms and 50 MB of ours at the bound).
-MAX_JSON_VALUES = 1_000_000
+# Beyond these a script has to decode by itself, in its own memory and CPU time. Lists in lists are the worst of a text
+# with so many values (30 ms), texts full of escapes the worst of so many bytes (20 ms, measured).
+MAX_JSON_VALUES = 100_000
+MAX_JSON_BYTES = 8 * MIB
+# A table that is sent as JSON, as the worker packed it; control characters become six times as many bytes (20 ms).
+MAX_TABLE_BYTES = 2 * MIB
 
 # Bytes that are searched for secrets without a thread: about a millisecond.
 VEILED_AT_ONCE = 1024 * 1024
@@ -57,18 +61,38 @@ _NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # to look like two, or like one for another host.
 _OURS = frozenset(
     {
-        "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate",
-        "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+        "accept-encoding", "connection", "content-length", "expect", "host", "http2-settings", "keep-alive",
+        "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding",
+        "upgrade",
     }
 )  # fmt: skip
 # What goes along when a redirect leads to another origin. A list of what is harmless, not of what is secret: tokens
 # travel in headers of any name (Private-Token, X-Api-Key, apikey).
 _HARMLESS = frozenset(
     {
-        "accept", "accept-charset", "accept-encoding", "accept-language", "content-encoding", "content-language",
-        "content-type", "user-agent",
+        "accept", "accept-charset", "accept-language", "content-encoding", "content-language", "content-type",
+        "user-agent",
     }
 )  # fmt: skip
+# What asks a server for a part of what it has, for a digest of it, or for other bytes that mean the same. Where a
+# secret is bound to the host, answers are searched for the value, and a script does not choose their form.
+_FORM = frozenset(
+    {
+        "a-im", "accept-charset", "accept-ranges", "if-range", "range", "range-unit", "request-range",
+        "unless-modified", "want-content-digest", "want-digest", "want-repr-digest", "x-accept-encoding", "x-range",
+    }
+)  # fmt: skip
+# Of answers: a part (RFC 9110 section 15.3.7), and the difference to something (RFC 3229 section 10.4.1).
+_PARTIAL = frozenset({206, 226})
+# Encodings of text in which ASCII, of which secrets nearly always are, is what it is in UTF-8; UTF-16 and UTF-32 are
+# searched as well (`engine.secrets`). Not among them: UTF-7, EBCDIC, and those that switch with escapes.
+_READABLE_CHARSET = re.compile(
+    r"(utf-?8|utf-?(16|32)(le|be)?|us-ascii|ascii|iso-?8859-?\d{1,2}|latin-?1|windows-?\d{3,4}|cp125\d|koi8-[ru]"
+    r"|euc-(jp|kr)|gb2312|gbk|gb18030|big5|shift_jis|binary)?"
+)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\"';,\s]*)", re.IGNORECASE)
+# What is undone before the answer is searched and handed on; scripts cannot ask for another.
+_CODINGS = "gzip, deflate"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_TYPE = re.compile(r"(application|text)/json|[^/]+/[^/]+\+json")
 
@@ -80,7 +104,7 @@ class HttpArguments(msgspec.Struct):
     url: str
     headers: dict[str, str | int | float] | None = None
     params: dict[str, str | int | float | bool] | None = None
-    body: Any = None
+    body: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))  # what it is made of is nobody's before its turn
     timeout: int | float | None = None
 
 
@@ -147,10 +171,16 @@ class _Connections:
 
 async def _call(connections: _Connections, method: str, context: HostContext, arguments: HttpArguments) -> Any:
     outbound = connections.outbound()
-    request = _request(method, arguments, context.request.limits.values.http_bytes)
+    request = _request(method, arguments, context.request.limits.values.http_bytes, context)
     seconds = _seconds(arguments.timeout, context.left()["timeout_s"])
-    with trio.move_on_after(seconds):
-        return await _follow(outbound, context, request)
+    del arguments  # from here on the request is all that is kept
+    hold = context.hold()
+    try:
+        hold.take(len(request.body))
+        with trio.move_on_after(seconds):
+            return await _follow(outbound, context, request, hold)
+    finally:
+        hold.release()
     raise CallRefused(f"no complete answer from {request.target.host} within {seconds:g} s (timeout)")
 
 
@@ -161,10 +191,10 @@ def _seconds(asked: float | None, left: float) -> float:
     return max(0.0, min(DEFAULT_TIMEOUT_S if asked is None else float(asked), left))
 
 
-async def _follow(outbound: "Outbound", context: HostContext, request: "Request") -> dict[str, Any]:
+async def _follow(outbound: "Outbound", context: HostContext, request: "Request", hold: Hold) -> dict[str, Any]:
     """The answer to a request, after at most `MAX_REDIRECTS` hops of which each is decided upon by itself."""
     for hop in range(MAX_REDIRECTS + 1):
-        found = await _hop(outbound, context, request, redirected=hop > 0)
+        found = await _hop(outbound, context, request, hold, redirected=hop > 0)
         if isinstance(found, dict):
             return found
         request = found
@@ -172,7 +202,7 @@ async def _follow(outbound: "Outbound", context: HostContext, request: "Request"
 
 
 async def _hop(
-    outbound: "Outbound", context: HostContext, request: "Request", *, redirected: bool
+    outbound: "Outbound", context: HostContext, request: "Request", hold: Hold, *, redirected: bool
 ) -> "dict[str, Any] | Request":
     """One request to one host: the answer for the script, or the request that it leads to."""
     from engine.outbound import ExchangeFailed, NotPermitted, Trace
@@ -190,19 +220,27 @@ async def _hop(
             record.decision = "refused: a secret"
             raise CallDenied(str(refusal)) from None
         record.secrets = filled.used
+        veil = run.secrets.veil(target, filled.forms)
+        if veil and (asked := next((name for name, _ in request.headers if name.decode() in _FORM), None)) is not None:
+            record.decision = "refused: a secret"
+            raise CallDenied(_refused_form(asked.decode(), target))
+        if filled.body is not request.body:
+            hold.take(len(filled.body))
         leaving = replace(request, target=filled.target, headers=filled.headers, body=filled.body)
         try:
             async with outbound.exchange(
                 run.tenant.id, leaving, lambda address: egress.may_connect(rules, address, target.port), record.trace
             ) as answer:
-                veil = run.secrets.veil(target, filled.forms)
                 # From the request as the script made it: what the next host may have of secrets is decided there.
                 following = _redirect(request, answer, veil)
                 if following is None:
-                    body = await answer.read(limits.http_bytes, "limits.http_bytes")
-                    headers = {name: veil.text(value) for name, value in answer.headers.items()}
+                    if veil and (form := _unsearched(answer)) is not None:
+                        record.decision = "refused: a secret"
+                        raise CallDenied(f"the answer of {target.host} {form}, which is not handed on: {_BOUND}")
+                    body = await answer.read(limits.http_bytes, "limits.http_bytes", hold.take)
+                    headers = {veil.text(name): veil.text(value) for name, value in answer.headers.items()}
                     body = await _veiled(body, veil, context)
-                    return _shown(answer.status, headers, body, target.url, limits.value_depth)
+                    return _shown(answer.status, headers, body, target.url, veil, context)
                 await answer.discard()
                 return following
         except NotPermitted as refusal:
@@ -212,17 +250,36 @@ async def _hop(
             raise CallRefused(str(failed)) from None
 
 
-async def _veiled(body: bytes, veil: Veil, context: HostContext) -> bytes:
+_BOUND = "a secret is bound to this host, and what cannot be searched for it does not reach scripts"
+
+
+def _refused_form(name: str, target: Target) -> str:
+    return f"headers: {name} chooses the form in which {target.authority} answers, and a secret is bound to that host"
+
+
+def _unsearched(answer: "Answer") -> str | None:
+    """In which form an answer comes that cannot be searched for secrets, or None."""
+    content_type = answer.headers.get("content-type", "").lower()
+    if answer.status in _PARTIAL or "content-range" in answer.headers or "multipart/" in content_type:
+        return "is a part of something"
+    if answer.encoded:
+        return "comes in a coding that is not undone (Content-Encoding)"
+    if not all(map(_READABLE_CHARSET.fullmatch, _CHARSET.findall(content_type))):
+        return "is text in an encoding that is not read (charset)"
+    return None
+
+
+async def _veiled(body: bytes | bytearray, veil: Veil, context: HostContext) -> bytes | bytearray:
     """The body without secrets. Where that is work, it is done in a thread and is part of what the run cost."""
     if veil.work(len(body)) <= VEILED_AT_ONCE:
         return veil.data(body)
 
-    def work() -> tuple[bytes, float]:
+    def work() -> tuple[bytes | bytearray, float]:
         started = time.thread_time()
         return veil.data(body), time.thread_time() - started
 
     body, cpu_s = await trio.to_thread.run_sync(work)
-    context.charge(Usage(cpu_s=cpu_s))
+    context.worked(cpu_s)
     return body
 
 
@@ -252,7 +309,7 @@ class _Record:
         run, target, trace = self._context.request, self._request.target, self.trace
         failed = None
         if error is not None and self.decision == "allowed":
-            failed = str(error) if isinstance(error, CallRefused) else type(error).__name__
+            failed = str(error) if isinstance(error, CallRefused | NoRoom) else type(error).__name__
         log.info(
             "egress", tenant=run.tenant.id, script=run.name, run_id=self._context.run_id, method=self._request.method,
             host=target.host, port=target.port, address=trace.address, decision=self.decision, status=trace.status,
@@ -265,7 +322,7 @@ class _Record:
 # ---- requests ---------------------------------------------------------------------------------------------------
 
 
-def _request(method: str, arguments: HttpArguments, max_bytes: int) -> "Request":
+def _request(method: str, arguments: HttpArguments, max_bytes: int, context: HostContext) -> "Request":
     from engine.outbound import Request
 
     try:
@@ -273,12 +330,26 @@ def _request(method: str, arguments: HttpArguments, max_bytes: int) -> "Request"
     except ValueError as error:
         raise CallRefused(f"url: {error}") from None
     headers = _headers(arguments.headers or {})
-    body = _body(arguments.body)
+    with _charged(context, len(arguments.body)):
+        body, is_table = _body(arguments.body)
     if len(body) > max_bytes:
         raise CallRefused(f"body: {len(body)} bytes; the limit is {max_bytes} (limits.http_bytes)")
-    if isinstance(arguments.body, dict | list):
+    if is_table:
         headers.setdefault("content-type", "application/json")
     return Request(method, target, _on_the_wire(method, target, headers, body), body)
+
+
+@contextmanager
+def _charged(context: HostContext, size: int) -> Iterator[None]:
+    """Work on as many bytes, which the run pays for where they are many. Nothing may be awaited inside."""
+    if size <= SMALL_BYTES:
+        yield
+        return
+    began_s = time.thread_time()
+    try:
+        yield
+    finally:
+        context.worked(time.thread_time() - began_s)
 
 
 def _headers(given: Mapping[str, Scalar]) -> dict[str, str]:
@@ -302,28 +373,43 @@ def _headers(given: Mapping[str, Scalar]) -> dict[str, str]:
     return headers
 
 
-def _body(value: Any) -> bytes:
+def _body(packed: msgspec.Raw) -> tuple[bytes, bool]:
+    """The body as it goes on the wire, and whether it is a table, written as JSON."""
+    is_table = _is_table(bytes(memoryview(packed)[:1]))
+    if is_table and len(packed) > MAX_TABLE_BYTES:
+        raise CallRefused(
+            f"body: a table of {len(packed)} bytes; the limit is {MAX_TABLE_BYTES}, beyond it send text (json.encode)"
+        )
+    try:
+        value = msgspec.msgpack.decode(packed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        raise CallRefused("body: the table cannot be sent as JSON: it is nested too deep, or no data") from None
     match value:
         case None:
-            return b""
+            return b"", False
         case str():
-            return value.encode()
+            return value.encode(), False
         case bytes():
-            return value
+            return value, False
         case dict() | list():
             try:
-                return orjson.dumps(value)
+                return orjson.dumps(value), True
             except TypeError as error:  # orjson's texts say which: bytes, or too deep
                 why = "is nested too deep" if "ecursion" in str(error) else "holds a string that is not UTF-8"
                 raise CallRefused(f"body: the table cannot be sent as JSON: it {why}") from None
     raise CallRefused(f"body: expected a string or a table, got {'boolean' if isinstance(value, bool) else 'number'}")
 
 
+def _is_table(first: bytes) -> bool:
+    """Whether msgpack that begins so is a list or a map."""
+    return b"\x80" <= first < b"\xa0" or first in (b"\xdc", b"\xdd", b"\xde", b"\xdf")
+
+
 def _on_the_wire(
     method: str, target: Target, headers: Mapping[str, str], body: bytes
 ) -> "tuple[tuple[bytes, bytes], ...]":
     """The script's headers with ours."""
-    ours = {"host": target.authority, "accept": "*/*", "accept-encoding": "gzip, deflate", "user-agent": "engine"}
+    ours = {"host": target.authority, "accept": "*/*", "accept-encoding": _CODINGS, "user-agent": "engine"}
     # RFC 9110 section 8.6: a method that expects a body says so even when there is none.
     if body or method in ("POST", "PUT", "PATCH"):
         ours["content-length"] = str(len(body))
@@ -362,7 +448,9 @@ def _same_place(start: Target, end: Target) -> bool:
 # ---- answers ----------------------------------------------------------------------------------------------------
 
 
-def _shown(status: int, headers: Mapping[str, str], body: bytes, url: str, max_depth: int) -> dict[str, Any]:
+def _shown(
+    status: int, headers: Mapping[str, str], body: bytes | bytearray, url: str, veil: Veil, context: HostContext
+) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "status": status,
         "ok": 200 <= status < 300,
@@ -370,14 +458,21 @@ def _shown(status: int, headers: Mapping[str, str], body: bytes, url: str, max_d
         "body": body,
         "url": url,
     }
-    value = _json(headers.get("content-type", ""), body, max_depth)
+    with _charged(context, len(body)):
+        value = _json(headers.get("content-type", ""), body, context.request.limits.values.value_depth)
+        if value is not None and veil:
+            plain = orjson.dumps(value)
+            if (masked := veil.data(plain)) is not plain:
+                # It was spelled with escapes that nobody needs: neither spelling is handed on.
+                shown["body"] = masked
+                value = orjson.loads(masked)
     return shown if value is None else {**shown, "json": value}
 
 
-def _json(content_type: str, body: bytes, max_depth: int) -> Any:
+def _json(content_type: str, body: bytes | bytearray, max_depth: int) -> Any:
     """The value of a body that is JSON by its content type, or that may be as it has none; None when it is not."""
     essence = content_type.partition(";")[0].strip().lower()
-    if essence and not _JSON_TYPE.fullmatch(essence):
+    if (essence and not _JSON_TYPE.fullmatch(essence)) or len(body) > MAX_JSON_BYTES:
         return None
     text = body.removeprefix(codecs.BOM_UTF8)  # RFC 8259 section 8.1: may be ignored
     opened = text.count(b"[") + text.count(b"{")
@@ -397,7 +492,7 @@ def _deeper_than(value: Any, levels: int) -> bool:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is list or type(inner) is dict  # three times as fast as isinstance of both
         ]
     return bool(level)

@@ -443,7 +443,7 @@ end
 -- why() -> kind, message, traceback of the last "failed". Called with a little more memory than the script had.
 local function why()
     if type(last_error) == "table" and rawequal(rawget(last_error, 1), FAILURE) then
-        return last_error[2], last_error[3], ""
+        return last_error[2], sub(last_error[3], 1, 8192), ""        -- it names a path, which may be long
     end
     return need("failure").described(last_error, thread)
 end

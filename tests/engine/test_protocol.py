@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +28,7 @@ from engine.work import LOOP_S
 from sandbox import messages
 from sandbox.frame import encode_frame
 from sandbox.limits import KIB, MIB, Limits
-from sandbox.messages import Done, Failed, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run, State
+from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run, State
 
 RUN = Run(b"", "", "t.lua", "agent", "resolve", b"", 1, 1, 1, 1, 1)
 LIMITS = Limits(output_bytes=1000, log_bytes=1000)
@@ -383,3 +384,95 @@ def test_what_is_no_plain_data_is_refused_in_a_large_answer_too(what: str) -> No
     with pytest.raises(ValueRefused) as refused:
         decode_value(b"\x92" + encode_value("x" * (MAX_VALUES + 1)) + raw, Limits())
     assert refused.value.limit is None
+
+
+# ---- frames that are made to be expensive --------------------------------------------------------------------------
+
+
+def running(limits: Limits) -> Conversation:
+    conversation = Conversation()
+    conversation.state = State.READY
+    conversation.begin(RUN, limits)
+    return conversation
+
+
+LARGE = Limits(output_bytes=16 * MIB, log_bytes=MIB)
+# What a worker that runs machine code may send: as large as its frames may be, and as costly to read as can be.
+COSTLY: dict[str, Callable[[], Any]] = {
+    "a million calls": lambda: ["calls", [(1, "", b"")] * 3_000_000],
+    "calls with names of emoji": lambda: ["calls", [(i, "\U0001f511" * 60_000, b"") for i in range(1, 64)]],
+    "a name of emoji": lambda: ["call", "\U0001f511" * 4_000_000, b""],
+    "a call with unknown fields": lambda: ["call", "x", b"", *[[[]]] * 5_000_000],
+    "a tag of emoji": lambda: ["\U0001f511" * 4_000_000, 1],
+    "a level of emoji": lambda: ["log", "\U0001f511" * 4_000_000, "x"],
+    "a log of emoji": lambda: ["log", "info", "\U0001f511" * 4_000_000],
+    "a progress of emoji": lambda: ["progress", 1.0, "\U0001f511" * 4_000_000],
+    "a message of emoji": lambda: ["failed", "script_error", "\U0001f511" * 2_000_000, "\U0001f511" * 2_000_000],
+    "layers": lambda: ["ready", 1, [["a", "active", "x"]] * 1_000_000],
+    "an answer that is no bytes": lambda: ["done", [[]] * 16_000_000],
+    "an answer in many lists": lambda: ["done", [[[[[[[[]]]]]]]] * 2_000_000],
+    "a map": lambda: {"call": "x" * (16 * MIB)},
+    "numbers": lambda: list(range(5_000_000)),
+    "numbers that are text": lambda: ["calls", [("1", "x", b"x")] * 2_000_000],
+}
+
+
+@pytest.mark.parametrize("what", COSTLY)
+def test_no_frame_within_the_bound_keeps_the_loop(what: str) -> None:
+    frame = encode_frame(msgspec.msgpack.encode(COSTLY[what]()))
+    conversation = running(LARGE)
+    spent_s = 0.0
+
+    def receive() -> None:
+        nonlocal spent_s
+        for start in range(0, len(frame), 65_536):
+            piece = frame[start : start + 65_536]
+            began_s = time.thread_time()
+            try:
+                conversation.received(piece)
+            finally:
+                spent_s = max(spent_s, time.thread_time() - began_s)
+
+    with pytest.raises(ProtocolViolation):
+        receive()
+    assert spent_s < 2 * LOOP_S, spent_s  # of one piece; twice on a machine that others use
+
+
+@given(st.lists(st.tuples(st.text(max_size=80), st.binary(max_size=3_000)), min_size=1, max_size=64))
+def test_whatever_honest_calls_are_made_at_once_they_are_taken(calls: list[tuple[str, bytes]]) -> None:
+    message = HostCalls(tuple((i * 70_000 + 1, name, arguments) for i, (name, arguments) in enumerate(calls)))
+    for sent in (message, HostCall(calls[0][0], calls[0][1] * 3)):
+        (received,) = running(Limits()).received(encode_frame(messages.encode(sent)))
+        assert received == sent
+
+
+@given(st.sampled_from([b"\x92\xa5calls", b"\x93\xa4call"]), st.binary(max_size=300))
+def test_whatever_follows_the_first_bytes_of_a_large_call_is_a_message_or_a_violation(head: bytes, rest: bytes) -> None:
+    with contextlib.suppress(ProtocolViolation):
+        running(Limits()).received(encode_frame(head + rest + bytes(5_000)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Failed("script_error", "x" * 8_193, ""),
+        Failed("script_error", "", "x" * 32_769),
+        Progress(0.5, "x" * 513),
+        Progress(0.5, "é" * 257),
+    ],
+)
+def test_an_error_or_progress_longer_than_the_preludes_is_a_violation(said: Any) -> None:
+    with pytest.raises(ProtocolViolation):
+        running(Limits()).received(encode_frame(messages.encode(said)))
+
+
+def test_a_worker_that_sends_byte_by_byte_is_ended_before_long() -> None:
+    frame = encode_frame(messages.encode(Done(b"x" * 100_000)))
+
+    def said_in_pieces(size: int) -> list[Any]:
+        conversation = running(Limits())
+        return [m for start in range(0, len(frame), size) for m in conversation.received(frame[start : start + size])]
+
+    with pytest.raises(ProtocolViolation, match="more pieces"):
+        said_in_pieces(1)
+    assert said_in_pieces(4096) == [Done(b"x" * 100_000)]

@@ -3,16 +3,20 @@
 import base64
 import json
 import re
+import time
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlencode
 
 import pytest
+import trio
 from engine_support import run, small_config
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from engine.engine import open_engine
 from engine.redaction import MASK, MIN_SECRET_CHARS, NOTHING_SECRET, Redactor
+from engine.work import LOOP_S
+from sandbox.outcome import Outcome
 
 TOKEN = "sk-live/4f9+Q~x&y=z 7"
 PASSWORD = 'pä"ss\\wörd🔑'
@@ -350,3 +354,49 @@ async def test_what_a_script_logs_reports_and_fails_with_shows_no_secret() -> No
         for text in (*(line.text for line in result.logs), result.failure.message, str(result.failure.traceback)):
             assert not shows(text, secret)
         assert (await run(engine, "return (...)", secret, redactor=redactor)).value == secret  # answers are left alone
+
+
+# Texts that are as costly to read as can be, for each character.
+COSTLY = ("\\n", "\\\\", "%41", "\\u0041", "%5Cn", "\\n%41", "%2541", "QUFB", "plain ", "\N{KEY}")
+
+
+@pytest.mark.parametrize("costly", COSTLY)
+def test_what_is_redacted_at_once_takes_no_time_worth_a_thread(costly: str) -> None:
+    for secrets in ([TOKEN], [f"{TOKEN}-{i:03d}" for i in range(65)]):
+        redactor = Redactor(secrets)
+        size = 1 << 20
+        while redactor.is_work(text := costly * (size // len(costly))):
+            size = size * 3 // 4
+        began_s = time.thread_time()
+        redactor.text(text)
+        assert time.thread_time() - began_s < 2 * LOOP_S, (costly, size)
+    assert not NOTHING_SECRET.is_work(text * 1000)
+
+
+@pytest.mark.parametrize("costly", COSTLY)
+async def test_a_log_full_of_escapes_keeps_nobody_and_is_paid_for(costly: str) -> None:
+    """The longest piece of CPU time that the thread of the event loop spends between two turns of another task."""
+    longest_s = 0.0
+
+    async def watch() -> None:
+        nonlocal longest_s
+        last_s = time.thread_time()
+        while True:
+            await trio.sleep(0.001)
+            now_s = time.thread_time()
+            longest_s, last_s = max(longest_s, now_s - last_s), now_s
+
+    script = f"log.info(string.rep({json.dumps(costly, ensure_ascii=False)}, 300000 // {len(costly)}) .. (...))"
+    async with open_engine(small_config(limits="max = { log_bytes = 2097152 }"), ()) as engine:
+        await run(engine, "return 1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            result = await run(engine, script, TOKEN, redactor=Redactor([TOKEN]), limits={"log_bytes": 2 << 20})
+            nursery.cancel_scope.cancel()
+        assert result.outcome is Outcome.OK, result.failure
+        (line,) = result.logs
+        assert line.text.endswith(MASK)
+        assert TOKEN not in line.text
+        assert longest_s < 2 * LOOP_S
+        assert result.usage.nested_cpu_s > 0
+        assert (await run(engine, "return 1")).value == 1

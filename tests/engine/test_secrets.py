@@ -1,9 +1,11 @@
 """Secrets by reference: what a script sees, what leaves for which host, what of an answer is kept from scripts."""
 
 import base64
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 import structlog
 import trio
-from hostile_http import HOST, PUBLIC, PUBLIC_TOO, Seen, World, answer, context, open_world, redirect
+from hostile_http import HOST, PUBLIC, PUBLIC_TOO, Seen, World, answer, context, gzipped, open_world, redirect
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,6 +190,8 @@ def test_a_request_that_its_secrets_would_blow_up_is_refused_before_it_is_made()
     run = references("v" * 60_000)
     placeholder = run.table["TOKEN"]
     with pytest.raises(SecretRefused, match="the body is larger than 1048576 bytes"):
+        filled(run, body=placeholder * 1_000)
+    with pytest.raises(SecretRefused, match="the body holds more than 1000 placeholders of secrets"):
         filled(run, body=placeholder * 10_000)
     with pytest.raises(SecretRefused, match="a header is larger than"):
         filled(run, headers={"x": placeholder * 2})
@@ -407,8 +411,139 @@ async def test_taking_secrets_out_of_a_large_answer_is_charged_to_the_run(world:
     found = await call(world, run, "http.get", f"http://{HOST}/large", charged=charged.append)
     assert len(large) > http.VEILED_AT_ONCE
     assert found["body"] == large.replace(b"the-real-value", MASK.encode())
-    (usage,) = charged
-    assert usage.cpu_s > 0
-    assert time.process_time() > usage.cpu_s
+    assert time.process_time() > sum(usage.cpu_s for usage in charged) > 0
     assert PUBLIC in {host for host, _ in world.streets.connected}
     await world.works()
+
+
+# ---- the form of an answer is not the script's choice --------------------------------------------------------------
+
+STORED = "the-real-value-of-the-token"
+
+
+async def _store(stream: trio.abc.Stream, seen: Seen, kept: dict[str, bytes]) -> None:
+    """An honest store: it keeps what is put there, and gives it in every form that is asked for."""
+    if seen.method != "GET":
+        kept["body"] = seen.body
+        await stream.send_all(answer(b"", 204))
+        return
+    body, status, headers = kept["body"], 200, ["Content-Type: text/plain"]
+    asked = seen.headers
+    if charset := asked.get("accept-charset"):
+        body, headers = body.decode().encode(charset), [f"Content-Type: text/plain; charset={charset}"]
+    if any(name in asked for name in ("range", "request-range", "x-range")):
+        part, total = body[: len(STORED) // 2], len(body)
+        body, status = part, 206
+        headers.append(f"Content-Range: bytes 0-{len(part) - 1}/{total}")
+        if "," in asked.get("range", ""):
+            body = b"--b\r\nContent-Range: bytes 0-9/27\r\n\r\n" + part[:10] + b"\r\n--b--"
+            headers[0] = "Content-Type: multipart/byteranges; boundary=b"
+    coding = asked.get("accept-encoding", "")
+    if "x-reversed" in coding:
+        body = body[::-1]
+        headers.append("Content-Encoding: x-reversed")
+    elif "gzip" in coding:
+        body = gzipped([body])
+        headers.append("Content-Encoding: gzip")
+    for name in ("want-digest", "want-repr-digest", "want-content-digest"):
+        if name in asked:
+            headers.append("Repr-Digest: sha-256=" + hashlib.sha256(body).hexdigest())
+    await stream.send_all(answer(body, status, *headers))
+
+
+FORMS: dict[str, tuple[str, ...]] = {
+    "Accept": ("*/*", "multipart/byteranges", "application/octet-stream", "text/plain;charset=utf-7"),
+    "Accept-Charset": ("utf-16", "utf-16-le", "utf-32", "utf-7", "cp037", "iso-2022-jp", "latin-1"),
+    "Accept-Encoding": ("x-reversed", "x-reversed, gzip", "identity", "gzip"),
+    "Accept-Language": ("en",),
+    "Cache-Control": ("no-transform",),
+    "If-None-Match": ("x",),
+    "If-Range": ('"tag"',),
+    "Prefer": ("return=minimal",),
+    "Range": ("bytes=0-13", "bytes=0-3,5-8", "bytes=-4", "chars=0-3"),
+    "Request-Range": ("bytes=0-3",),
+    "TE": ("trailers",),
+    "Want-Content-Digest": ("sha-256=1",),
+    "Want-Digest": ("sha-256",),
+    "Want-Repr-Digest": ("sha-256=1",),
+    "X-Range": ("bytes=0-3",),
+    "A-IM": ("range",),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("spelled", [str, str.lower, str.upper])
+async def test_whatever_headers_a_script_sends_an_honest_store_gives_it_no_part_of_the_value(
+    world: World, name: str, spelled: Any
+) -> None:
+    run = references(STORED, BOUND)
+    kept: dict[str, bytes] = {}
+    world.peer.routes["/s"] = partial(_store, kept=kept)
+    assert (await call(world, run, "http.put", f"http://{HOST}/s", body=run.table["TOKEN"]))["status"] == 204
+    assert kept["body"] == STORED.encode()
+    for value in FORMS[name]:
+        found = await call(world, run, "http.get", f"http://{HOST}/s", headers={spelled(name): value})
+        shown = repr(found)
+        for start in range(len(STORED) - 5):
+            piece = STORED[start : start + 6]
+            assert piece not in shown, (name, value, found)
+            assert piece[::-1] not in shown, (name, value, found)
+            for encoding in ("utf-7", "cp037", "utf-16-le"):
+                assert piece.encode(encoding) not in (found["body"] if isinstance(found, dict) else b"")
+        assert hashlib.sha256(STORED.encode()).hexdigest() not in shown
+    await world.works()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (206, ()),
+        (200, ("Content-Range: bytes 0-3/9",)),
+        (200, ("Content-Type: multipart/byteranges; boundary=x",)),
+        (226, ("IM: feed",)),
+        (200, ("Content-Encoding: br",)),
+        (200, ("Content-Encoding: gzip, gzip",)),
+        (200, ("Content-Type: text/plain; charset=utf-7",)),
+        (200, ('Content-Type: text/plain; charset="IBM037"',)),
+        (200, ("Content-Type: text/plain; charset=utf-8; charset=hz-gb-2312",)),
+    ],
+)
+async def test_a_form_that_is_not_searched_comes_from_no_host_that_a_secret_is_bound_to(
+    world: World, status: int, headers: tuple[str, ...]
+) -> None:
+    run = references(STORED, BOUND)
+    world.peer.routes["/p"] = answer(b"part", status, *headers)
+    found = await call(world, run, "http.get", f"http://{HOST}/p")
+    assert isinstance(found, str), found
+    assert "is not handed on: a secret is bound to this host" in found
+    # From any other host it comes as ever.
+    found = await call(world, References(), "http.get", f"http://{HOST}/p")
+    assert (found["status"], found["body"]) == (status, b"part")
+    await world.works()
+
+
+async def test_a_secret_is_taken_out_of_answers_to_scripts_that_it_was_not_granted_to(world: World) -> None:
+    world.peer.routes["/s"] = answer(STORED.encode())
+    other = References(vault(STORED, BOUND), frozenset())
+    assert (await call(world, other, "http.get", f"http://{HOST}/s"))["body"] == MASK.encode()
+    found = await call(world, other, "http.get", f"http://{HOST}/s", headers={"Range": "bytes=0-3"})
+    assert found == (
+        "http.get: headers: range chooses the form in which api.example.com answers, and a secret is bound to that host"
+    )
+
+
+@pytest.mark.parametrize("escape", ["\\u{:04x}", "\\u{:04X}"])
+async def test_a_value_that_json_spells_with_escapes_throughout_is_found_as_well(world: World, escape: str) -> None:
+    run = references(STORED, BOUND)
+    spelled = "".join(escape.format(ord(character)) for character in STORED)
+    body = ('{"a":["' + spelled + '"],"n":1}').encode()
+    world.peer.routes["/j"] = answer(body, 200, "Content-Type: application/json")
+    found = await call(world, run, "http.get", f"http://{HOST}/j")
+    assert (found["json"], json.loads(found["body"])) == ({"a": [MASK], "n": 1}, {"a": [MASK], "n": 1})
+
+
+async def test_a_header_whose_name_repeats_the_value_is_masked(world: World) -> None:
+    run = references("the-real-value", BOUND)
+    world.peer.routes["/h"] = answer(b"", 200, "X-the-real-value: 1")
+    found = await call(world, run, "http.get", f"http://{HOST}/h")
+    assert found["headers"]["x-[redacted]"] == "1"

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 import engine.worker
 from engine.tenant import DEFAULT_TENANT, bind_limits
 from engine.verdict import Mark, Verdict
-from engine.worker import Worker, WorkerLost
+from engine.worker import Worker, WorkerLost, reply_parts
 from engine.zygote import Child, Zygote
 from sandbox import messages
-from sandbox.frame import encode_frame
+from sandbox.frame import FrameDecoder, encode_frame
 from sandbox.messages import PROTOCOL_VERSION, Done, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
 from sandbox.outcome import Outcome
 
@@ -79,6 +81,9 @@ class Heard:
         self.calls.append(call)
         await trio.lowlevel.checkpoint()
         return HostReply(True, b"\xc0")
+
+    def on_taken(self, reply: HostReply) -> None:
+        pass
 
     def on_log(self, message: Log) -> None:
         self.lines.append(message)
@@ -239,3 +244,9 @@ async def test_the_cpu_time_of_a_worker_that_has_ended_is_what_the_zygote_said()
         with trio.fail_after(10):
             await worker.wait()
         assert worker.cpu_s() == 1.5
+
+
+@given(st.booleans(), st.binary(max_size=70_000), st.integers(0, 1 << 32))
+def test_a_reply_that_is_sent_in_parts_is_the_frame_that_it_is_in_one(ok: bool, value: bytes, call: int) -> None:
+    (payload,) = FrameDecoder(1 << 20).feed(b"".join(reply_parts(HostReply(ok, value, call))))
+    assert messages.decode_to_worker(payload) == HostReply(ok, value, call)
