@@ -62,7 +62,8 @@ NAMES: tuple[Name, ...] = (
     *_many("keep", "the clock; the time zone is UTC", "os.", "clock difftime time"),
     Name("os.date", "wrap", "caps the format: a long one multiplies its length"),
     *_many("remove", _HOST, "os.", "execute exit getenv remove rename setlocale tmpname"),
-    *_many("keep", "acts on the script's own coroutines", "coroutine.", "create close status"),
+    *_many("keep", "acts on the script's own coroutines", "coroutine.", "create status"),
+    Name("coroutine.close", "wrap", "one that waits for the host must not be taken from under its call", "coroutines"),
     *_many("wrap", "a host call of a nested coroutine passes upward", "coroutine.", "resume wrap", "coroutines"),
     *_many(
         "wrap",

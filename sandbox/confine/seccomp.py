@@ -23,6 +23,13 @@ _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
 PROT_EXEC, SIGABRT = 4, 6
 # MADV_DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE: what allocators ask for. HWPOISON, for one, is for root to break memory.
 _MADVICE = (4, 8, 14, 15)
+# The clocks of the machine, and those of the caller's own process (2) and thread (3): linux/time.h. Any other number is
+# made of a process's or a descriptor's (clock_getcpuclockid(3)): it would tell which processes of other tenants live,
+# and how long each has computed.
+_CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11)
+# WAIT, WAKE, WAIT_BITSET, WAKE_BITSET with PRIVATE_FLAG, CLOCK_REALTIME, both or neither: what the C library's locks
+# ask for. Those that hand on priorities look the owner up by its number, whoever's it is (futex(2), ESRCH).
+_FUTEX = tuple(operation | flags for operation in (0, 1, 9, 10) for flags in (0, 128, 256, 384))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +67,12 @@ def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
         Rule("mmap", (no_exec,)),
         Rule("mprotect", (no_exec,)),
         Rule("madvise", (equal(2, *_MADVICE),)),
-        *map(Rule, ("munmap", "mremap", "brk", "futex", "sched_yield")),
+        Rule("futex", (equal(1, *_FUTEX),)),
+        *map(Rule, ("munmap", "mremap", "brk", "sched_yield")),
         *map(Rule, ("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack")),
-        *map(Rule, ("clock_gettime", "clock_nanosleep", "getrandom", "getpid", "gettid")),
+        Rule("clock_gettime", (equal(0, *_CLOCKS),)),
+        Rule("clock_nanosleep", (equal(0, *_CLOCKS),)),
+        *map(Rule, ("getrandom", "getpid", "gettid")),
         Rule("tgkill", (equal(0, pid), equal(2, SIGABRT))),  # abort(3)
         *map(Rule, ("exit", "exit_group")),
     )

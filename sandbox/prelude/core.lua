@@ -22,11 +22,11 @@ local kit = {
     rawget = rawget, rawequal = rawequal, setmetatable = setmetatable, getmetatable = raw_getmetatable,
     traceback = debug.traceback, collect = collect,
     create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable,
-    running = coroutine.running, status = coroutine.status,
+    running = coroutine.running, status = coroutine.status, close = coroutine.close,
     byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
     rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len,
     math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
-    concat = concat, table_move = table.move, table_pack = table.pack, table_unpack = table_unpack,
+    concat = concat, table_pack = table.pack, table_unpack = table_unpack,
 }
 -- From here on a global would be the script's: naming one is an error.
 local _ENV = nil
@@ -400,7 +400,7 @@ local function put(bytes) inbox = bytes end
 local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
     source, mode, chunk_name, root, method, args_bytes = source_, mode_, name_, root_, method_, args_
     max_output, max_depth = output_, depth_
-    kit.max_depth, kit.log_left, kit.progress_left, kit.method = depth_, log_, progress_, method_
+    kit.max_output, kit.max_depth, kit.log_left, kit.progress_left, kit.method = output_, depth_, log_, progress_, method_
     raw_randomseed(seed_a_, seed_b_)
     kit.seed_a, kit.seed_b = random(0), random(0)
     thread = create(main)
@@ -411,14 +411,19 @@ end
 --             | "progress", fraction, text | "done", bytes | "memory" | "failed".
 -- reply: whether the host call succeeded (its bytes were put before); id: which one it was, of several.
 local function advance(reply, id)
-    if id then need("parallel").answered() end
+    if id then need("parallel").answered(id) end
     local ok, tag, a, b = raw_resume(thread, reply, id)
     if not ok then
         last_error = tag
         return rawequal(tag, OUT_OF_MEMORY) and "memory" or "failed"
     end
     if rawequal(tag, CALL) then return "call", a, b end
-    if rawequal(tag, CALLS) then return "calls", need("parallel").packed(a) end
+    if rawequal(tag, CALLS) then
+        local bytes = need("parallel").packed(a)
+        if bytes then return "calls", bytes end
+        inbox = "context.parallel: no call is under way that could be waited for"
+        return advance(false)       -- raised where it waits
+    end
     if rawequal(tag, LOG) then return "log", a, b end
     if rawequal(tag, PROGRESS) then return "progress", a, b end
     return "done", tag

@@ -5,7 +5,8 @@ local tostring = x.need("wrapped").tostring
 
 return {
     -- described(error, thread) -> kind, message, traceback. More than is shown: the supervisor cuts both after it has
-    -- looked for secrets, of which a cut would leave a part.
+    -- looked for secrets, of which a cut would leave a part. Both bounds together are a third of what one message may
+    -- have beside its value (engine/protocol.py): a byte that is not UTF-8 is three in the message.
     described = function(e, thread)
         local message
         if type(e) == "string" or type(e) == "number" then
@@ -15,6 +16,6 @@ return {
             message = ok and type(text) == "string" and text ~= type(e) and text
                 or "(the error is a " .. type(e) .. " value)"
         end
-        return "script_error", sub(message, 1, 8192), sub(traceback(thread), 1, 16384)
+        return "script_error", sub(message, 1, 8192), sub(traceback(thread), 1, 12288)
     end,
 }

@@ -2,10 +2,10 @@
 -- whichever is answered first goes on first. The host sees numbered calls and knows nothing of functions.
 local x = ...
 local CALL, CALLS, LOG, PROGRESS, hosts, shape = x.CALL, x.CALLS, x.LOG, x.PROGRESS, x.hosts, x.shape
-local create, resume, yield, status, isyieldable = x.create, x.resume, x.yield, x.status, x.isyieldable
-local error, type, rawequal, rawget, pack, next = x.error, x.type, x.rawequal, x.rawget, x.table_pack, x.next
+local create, resume, yield, isyieldable = x.create, x.resume, x.yield, x.isyieldable
+local error, type, rawequal, rawget, pack = x.error, x.type, x.rawequal, x.rawget, x.table_pack
 local take_inbox = x.take_inbox
-local string_pack, concat, table_move, table_unpack = x.pack, x.concat, x.table_move, x.table_unpack
+local string_pack, concat, table_unpack = x.pack, x.concat, x.table_unpack
 
 local last_id = 0           -- calls are numbered through the whole run, so that a late answer finds no wrong owner
 
@@ -45,7 +45,8 @@ local function parallel(functions)
                 fresh[#fresh + 1] = { last_id, answer[3], answer[4] }
                 return
             elseif rawequal(tag, CALLS) then            -- a parallel inside of this one
-                for _, call in next, answer[3] do
+                for k = 1, #answer[3] do
+                    local call = answer[3][k]
                     owners[call[1]] = i
                     fresh[#fresh + 1] = call
                 end
@@ -88,22 +89,32 @@ local function parallel(functions)
     return results
 end
 
--- What the driver sends of it: a msgpack list of {number, name, arguments}.
+-- What the driver sends of it: a msgpack list of {number, name, arguments}, or nil where nothing could be waited for.
+-- Numbers only grow, so what would be too much at once waits in its order: too many calls, or more bytes of arguments
+-- than one call may have. One message, and all that the host holds of a run, then stay within what one call may take.
 local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/protocol.py, MAX_SIDE_BY_SIDE)
-local held, under_way = {}, 0       -- calls that would be too many at once, in order; how many the host knows of
+local BYTES_AT_ONCE = x.max_output
+local held, first, last = {}, 1, 0      -- calls that the host does not know of yet: held[first] to held[last]
+local sizes, under_way, bytes_under_way = {}, 0, 0      -- number of a call that it knows of -> bytes of its arguments
 local function packed(calls)
-    for i = 1, #calls do held[#held + 1] = calls[i] end
-    local n = #held
-    if n > AT_ONCE - under_way then n = AT_ONCE - under_way end
-    local parts = { string_pack(">BI4", 0xdd, n) }
-    for i = 1, n do
-        local id, name, bytes = table_unpack(held[i], 1, 3)
-        parts[i + 1] = string_pack(">BBI4Bs2Bs4", 0x93, 0xce, id, 0xda, name, 0xc6, bytes)
+    for i = 1, #calls do held[last + i] = calls[i] end
+    last = last + #calls
+    local parts, n = { "" }, 0
+    while first <= last and under_way < AT_ONCE do
+        local id, name, bytes = table_unpack(held[first], 1, 3)
+        if under_way > 0 and bytes_under_way + #bytes > BYTES_AT_ONCE then break end
+        held[first], sizes[id] = nil, #bytes
+        first, n = first + 1, n + 1
+        under_way, bytes_under_way = under_way + 1, bytes_under_way + #bytes
+        parts[n + 1] = string_pack(">BBI4Bs2Bs4", 0x93, 0xce, id, 0xda, name, 0xc6, bytes)
     end
-    held = table_move(held, n + 1, #held, 1, {})
-    under_way = under_way + n
+    if under_way == 0 then return nil end
+    parts[1] = string_pack(">BI4", 0xdd, n)
     return concat(parts)
 end
-local function answered() under_way = under_way - 1 end
+local function answered(id)
+    under_way, bytes_under_way = under_way - 1, bytes_under_way - sizes[id]
+    sizes[id] = nil
+end
 
 return { parallel = parallel, packed = packed, answered = answered }

@@ -1,5 +1,6 @@
 """Host calls side by side: several under way for one run, in turn by tenant, and nothing left when a worker ends."""
 
+import random
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -179,3 +180,52 @@ async def test_a_refused_call_is_an_error_in_its_function_and_calls_are_told_as_
         ("context.search", None),
     }
     assert [line.text for line in lines] == ["context.search: no"]
+
+
+OUTPUT_BYTES = 64 * 1024
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_calls_side_by_side_of_any_sizes_go_through_and_hold_no_more_than_one_call_may(seed: int) -> None:
+    """In old workers four of them were one frame that is too large, which is what an attacker would send."""
+    rng = random.Random(seed)
+    sizes = [rng.choice((0, 10, OUTPUT_BYTES // rng.randint(1, 8) - 32)) for _ in range(rng.randint(4, 90))]
+    under_way = most = 0
+
+    async def weigh(_: HostContext, arguments: Named) -> int:
+        nonlocal under_way, most
+        under_way += len(arguments.query)
+        most = max(most, under_way)
+        await trio.sleep(rng.choice((0, 0, 0.001)))
+        under_way -= len(arguments.query)
+        return len(arguments.query)
+
+    body = (
+        "local fs, sizes = {}, (...) for i = 1, #sizes do"
+        "  fs[i] = function() return context.search(('a'):rep(sizes[i])) end end"
+        " local r = context.parallel(fs) r.n = nil return r"
+    )
+    async with open_engine(small_config(), [HostFunction("context.search", Named, weigh)]) as opened:
+        result = await run(opened, body, sizes, limits={"output_bytes": OUTPUT_BYTES})
+        assert (result.outcome, result.value) == (Outcome.OK, sizes), result.failure
+        assert 0 < most <= OUTPUT_BYTES
+        again = await run(opened, body, [1, 2], limits={"output_bytes": OUTPUT_BYTES})
+        assert again.value == [1, 2]
+
+
+async def test_an_error_with_the_longest_text_and_traceback_fits_the_smallest_message(side: Engine) -> None:
+    """Bytes that are not UTF-8 are three each in a message."""
+    body = (
+        "local name = ('\\xff'):rep(3000) local t = {} local function deeper(n)"
+        "  if n == 0 then error(('\\xff'):rep(20000), 0) end local f = {[name] = deeper} "
+        + "t['"
+        + "\\xff" * 1500
+        + "'] = deeper "
+        + "return (t['"
+        + "\\xff" * 1500
+        + "'](n - 1)) end return (deeper(40))"
+    )
+    result = await run(side, body, limits={"output_bytes": 1, "log_bytes": 1})
+    assert result.outcome is Outcome.SCRIPT_ERROR, result.failure
+    assert result.failure is not None
+    assert "\N{REPLACEMENT CHARACTER}" * 1500 in (result.failure.traceback or "")

@@ -2,13 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
 import trio
 
+from engine.bridge import HostFunction
 from engine.config import Config
 from engine.engine import Engine, open_engine
 from engine.run import RunRequest, RunResult, Script
@@ -24,8 +25,15 @@ def quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
-def request(engine: Engine, script: Script, tenant: Tenant = DEFAULT_TENANT) -> RunRequest:
-    """One run of `agent.resolve` under small limits, without grants."""
+def request(
+    engine: Engine,
+    script: Script,
+    tenant: Tenant = DEFAULT_TENANT,
+    *,
+    limits: Mapping[str, float] = LIMITS,
+    grants: frozenset[str] = frozenset(),
+) -> RunRequest:
+    """One run of `agent.resolve`, by default under small limits and without grants."""
     return RunRequest(
         tenant=tenant,
         name=script.name,
@@ -33,7 +41,8 @@ def request(engine: Engine, script: Script, tenant: Tenant = DEFAULT_TENANT) -> 
         root="agent",
         method="resolve",
         args=({"topic": "x"}, {}),
-        limits=engine.limits_for(dict(LIMITS), tenant),
+        limits=engine.limits_for(dict(limits), tenant),
+        grants=grants,
     )
 
 
@@ -44,14 +53,24 @@ def corpus(*folders: str) -> list[Script]:
 
 
 @contextmanager
-def engine_in_a_thread(config: Config) -> Iterator[Callable[[Script], RunResult]]:
-    """A function that runs a script and waits, backed by one engine for the whole block."""
+def engine_in_a_thread(
+    config: Config,
+    host_functions: Iterable[HostFunction] = (),
+    *,
+    limits: Mapping[str, float] = LIMITS,
+) -> Iterator[Callable[[Script], RunResult]]:
+    """A function that runs a script and waits, backed by one engine for the whole block.
+
+    `host_functions` are the host calls that it has, and its scripts are granted.
+    """
+    functions = tuple(host_functions)
+    grants = frozenset(function.name for function in functions)
     ready = threading.Event()
     state: list[tuple[Engine, trio.lowlevel.TrioToken, trio.CancelScope]] = []
 
     async def host() -> None:
         with trio.CancelScope() as scope:
-            async with open_engine(config) as engine:
+            async with open_engine(config, functions) as engine:
                 state.append((engine, trio.lowlevel.current_trio_token(), scope))
                 ready.set()
                 await trio.sleep_forever()
@@ -66,8 +85,14 @@ def engine_in_a_thread(config: Config) -> Iterator[Callable[[Script], RunResult]
     thread.start()
     ready.wait()
     try:
-        engine, token, scope = state[0]
-        yield lambda script: trio.from_thread.run(engine.execute, request(engine, script), trio_token=token)
-        token.run_sync_soon(scope.cancel)
-    finally:
+        engine, token, _ = state[0]
+
+        def run(script: Script) -> RunResult:
+            asked = request(engine, script, limits=limits, grants=grants)
+            return trio.from_thread.run(engine.execute, asked, trio_token=token)
+
+        yield run
+    finally:  # also where a program was a finding
+        for _, token, scope in state:
+            token.run_sync_soon(scope.cancel)
         thread.join()

@@ -1,12 +1,14 @@
 """The soak and the fuzzer, short: `make soak` and `make fuzz` run the same code for long."""
 
 import mcp_soak
-from fuzz import fuzz
+import pytest
+from fuzz import KINDS, fuzz
 from soak import problems, soak
 
 
-def test_random_programs_end_in_an_outcome_and_never_lose_a_worker() -> None:
-    seen = fuzz(seconds=20, batches=2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_programs_end_in_an_outcome_and_never_lose_a_worker_nor_forge_a_security_event(kind: str) -> None:
+    seen = fuzz(kind, seconds=20, batches=2)
     assert sum(seen.values()) >= 100
     assert seen.get("ok", 0) > 0, "the grammar must make programs that run"
 

@@ -19,7 +19,7 @@ KEPT = {name.path for name in NAMES if name.action == "keep"}
 # C functions that the prelude keeps for itself, behind its own: none of them leaves the state.
 BEHIND_THE_PRELUDE = {
     *("error", "tostring", "setmetatable", "load", "collectgarbage", "debug.getmetatable", "debug.traceback"),
-    *("coroutine.resume", "coroutine.yield", "coroutine.isyieldable", "coroutine.running"),
+    *("coroutine.resume", "coroutine.yield", "coroutine.isyieldable", "coroutine.running", "coroutine.close"),
     *("string.format", "os.date", "math.randomseed"),
 }
 

@@ -159,6 +159,41 @@ def test_a_function_that_meddles_with_another_ends_that_one_at_most(deed: str) -
     assert ran.value == ["next"], ran.message
 
 
+@pytest.mark.parametrize("how", ["f()", "coroutine.wrap(f)()", "coroutine.resume(coroutine.create(f))"])
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("coroutine.resume", [False, "cannot resume non-suspended coroutine"]),
+        ("pcall(coroutine.close", [False, "cannot close a coroutine that waits for the host"]),
+    ],
+)
+def test_what_waits_for_the_host_is_out_of_reach_of_the_others(how: str, deed: str, said: list[Any]) -> None:
+    """Else its call would have its answer from a script, and the true answer would find nothing that waits."""
+    call = f"{deed}, other)" if deed.startswith("pcall") else f"{deed}(other)"
+    body = (
+        "local other, answer, said"
+        " local f = function() other = coroutine.running() answer = context.search('mine').query"
+        "   answer = answer .. context.parallel{function() return context.search('too').query end}[1] end"
+        f" context.parallel{{function() {how} end, function() said = {{{call}}} return context.search('x') end}}"
+        " return {answer, said, context.search('next').query}"
+    )
+    assert value_of(body) == ["minetoo", said, "next"]
+
+
+def test_a_coroutine_that_has_its_answer_can_be_resumed_and_closed_as_any_other() -> None:
+    body = (
+        "local co = coroutine.create(function() coroutine.yield(context.search('a').query) return 'end' end)"
+        " local asked = {coroutine.resume(co)} local went_on = {coroutine.resume(co)}"
+        " return {asked, went_on, {coroutine.close(co)}, {pcall(coroutine.close, 1)}}"
+    )
+    assert value_of(body) == [
+        [True, "a"],
+        [True, "end"],
+        [True],
+        [False, "bad argument #1 to 'close' (coroutine expected)"],
+    ]
+
+
 def test_running_out_of_memory_in_a_function_ends_the_run_or_is_caught_and_the_run_goes_on() -> None:
     hungry = "function() local t = {} while true do t[#t + 1] = ('x'):rep(1 << 16) .. #t end end"
     ran = run(f"context.parallel{{{hungry}}} return 1", memory_bytes=4 << 20)

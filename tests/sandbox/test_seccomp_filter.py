@@ -69,6 +69,12 @@ def anything() -> Iterator[tuple[int, ...]]:
     yield ((1 << 64) - 1,) * 6
 
 
+CLOCKS = (*range(8), 11)
+# CPU clocks by process and by thread, of our own number too (clock_getcpuclockid(3)), and one of a descriptor.
+NOT_CLOCKS = tuple(
+    number & 0xFFFFFFFF
+    for number in (8, 9, 10, 12, *((~pid << 3) | kind for pid in (0, 1, PID, 1 << 22) for kind in (*range(8),)))
+)
 # call -> arguments that are allowed; arguments that are not, with what they are answered.
 TABLE: dict[str, tuple[list[tuple[int, ...]], list[tuple[tuple[int, ...], int]]]] = {
     "read": ([(3, 0, 100)], [((0,), KILL), ((4,), KILL), ((5,), KILL), ((1 << 31,), KILL)]),
@@ -87,15 +93,21 @@ TABLE: dict[str, tuple[list[tuple[int, ...]], list[tuple[tuple[int, ...], int]]]
         [(0, 4096, 4), (0, 4096, 8), (0, 4096, 14), (0, 4096, 15)],
         [((0, 4096, 0), KILL), ((0, 4096, 100), KILL), ((0, 4096, 101), KILL)],  # 100, 101: poison and offline memory
     ),
+    "futex": (
+        [(0, op | flags) for op in (0, 1, 9, 10) for flags in (0, 128, 256, 384)],
+        [((0, op | flags), KILL) for op in (2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 1 << 31) for flags in (0, 128)],
+    ),
+    "clock_gettime": ([(clock,) for clock in CLOCKS], [((clock,), KILL) for clock in NOT_CLOCKS]),
+    "clock_nanosleep": ([(clock, 1) for clock in CLOCKS], [((clock, 1), KILL) for clock in NOT_CLOCKS]),
     "tgkill": (
         [(PID, 1, SIGABRT), (PID, PID, SIGABRT)],
         [((PID, 1, SIGKILL), KILL), ((PID, 1, 0), KILL), ((1, 1, SIGABRT), KILL), ((PID + 1, 1, SIGABRT), KILL)],
     ),
 }
 WHATEVER = (
-    *("munmap", "mremap", "brk", "futex", "sched_yield"),
+    *("munmap", "mremap", "brk", "sched_yield"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack"),
-    *("clock_gettime", "clock_nanosleep", "getrandom", "getpid", "gettid", "exit", "exit_group"),
+    *("getrandom", "getpid", "gettid", "exit", "exit_group"),
 )
 
 

@@ -103,6 +103,11 @@ def _python(action: Callable[[], object]) -> str:
     return "ok"
 
 
+def _cpu_clock(pid: int) -> int:
+    """The number of a process's CPU clock (clock_getcpuclockid(3))."""
+    return (~pid << 3) | 2
+
+
 def _raw(name: str, number: int, *arguments: Any, full: str = "SIGSYS", control: str | None = None) -> None:
     ATTEMPTS[name] = Attempt(lambda _: _call(number, *arguments), full, control)
 
@@ -480,6 +485,42 @@ def _(world: World) -> str:
 @_attempt("pidfd_open")
 def _(world: World) -> str:
     return _call(434, world.victim, 0)
+
+
+@_attempt("clock_gettime of another process's CPU time")
+def _(world: World) -> str:
+    return _call(228, _cpu_clock(world.victim), ctypes.create_string_buffer(16))
+
+
+@_attempt("clock_gettime of another thread's CPU time", control=None)
+def _(world: World) -> str:
+    return _call(228, _cpu_clock(world.victim) | 4, ctypes.create_string_buffer(16))
+
+
+@_attempt("clock_gettime of its own CPU time by number")
+def _(world: World) -> str:
+    return _call(228, _cpu_clock(os.getpid()), ctypes.create_string_buffer(16))
+
+
+@_attempt("clock_gettime of its own CPU time", full="ok")
+def _(world: World) -> str:
+    return _python(time.process_time)
+
+
+@_attempt("clock_nanosleep on another process's CPU time")
+def _(world: World) -> str:
+    return _call(230, _cpu_clock(world.victim), 1, ctypes.create_string_buffer(16), None)
+
+
+@_attempt("clock_nanosleep", full="ok")
+def _(world: World) -> str:
+    return _call(230, 1, 1, ctypes.create_string_buffer(16), None)
+
+
+@_attempt("futex that looks a process up", control="EAGAIN")
+def _(world: World) -> str:
+    owned = ctypes.c_uint32(world.victim)
+    return _call(202, ctypes.byref(owned), 8, 0, None, None, 0)
 
 
 @_attempt("ptrace attach", control=None)
