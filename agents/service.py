@@ -174,11 +174,13 @@ class Service:
 def _private_files(loaded: LoadedConfig) -> list[Path]:
     """What of the engine's own no script may read: it holds secrets and everybody's documents. Files and folders."""
     config = loaded.config
-    stores = (config.db.path, control_path(config))
+    named = (config.db.path, control_path(config))
+    # Of a link, the log and its index lie beside what it leads to.
+    stores = {*named, *(Path(os.path.realpath(path)) for path in named)}
     beside = [Path(f"{path}{suffix}") for path in stores for suffix in ("", "-wal", "-shm", "-journal")]
     folders = [store_path(config.db.path, "any").parent, packages_path(config.db.path, DEFAULT_TENANT.id)]
-    named = (loaded.path, config.tenants.secrets_key_file)
-    return [*beside, *folders, *(path for path in named if path is not None)]
+    others = (loaded.path, config.tenants.secrets_key_file)
+    return [*beside, *folders, *(path for path in others if path is not None)]
 
 
 # What opening one raises, each with one line for the operator.

@@ -45,6 +45,8 @@ async def create(
 @app.command(name="list")
 async def list_keys(tenant: str, /, *, config: ConfigPath = None, as_json: AsJson = False) -> None:
     """List the keys of a tenant, also those that were revoked or have ended."""
+    from engine.control.keys import ended
+
     async with control_for(config) as (_, control):
         found = await control.keys(tenant)
     if as_json:
@@ -59,11 +61,7 @@ async def list_keys(tenant: str, /, *, config: ConfigPath = None, as_json: AsJso
                 ",".join(record.as_json()["scopes"]),
                 when(record.created_at),
                 when(record.expires_at, "never"),
-                "revoked"
-                if record.revoked_at
-                else "expired"
-                if record.expires_at is not None and record.expires_at <= now
-                else "good",
+                "revoked" if record.revoked_at else "expired" if ended(record.expires_at, now) else "good",
             )
             for record in found
         ),

@@ -37,10 +37,33 @@ class Lane:
             # A deadline around the call is trio's to report, as a cancellation. Left to apsw, whose thread may see it
             # first, it would now and then be TooSlowError instead.
             with _setting(apsw.aio.deadline, math.inf):
-                answer: T = await self.connection.async_run(work, self.connection)
+                answer: T = await self.connection.async_run(_noting_errno, work, self.connection)
                 return answer
         finally:
             self.waiting -= 1
+
+
+def _noting_errno(work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+    """Call `work`; an error of SQLite's takes the errno of the system call that failed along (`knowledge.faults`)."""
+    try:
+        return work(db)
+    except (apsw.IOError, apsw.CantOpenError) as error:  # SQLite notes it for these alone
+        error.system_errno = db.system_errno  # type: ignore[union-attr]
+        raise
+
+
+def at_once(work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
+    """Do `work` in a transaction: all of it, or nothing when it raises."""
+    # Not `with db`: where SQLite has rolled back by itself, as on a full disk, its exit fails and hides the reason.
+    db.execute("BEGIN" if db.readonly("main") else "BEGIN IMMEDIATE")
+    try:
+        answer = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return answer
 
 
 @contextmanager

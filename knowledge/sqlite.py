@@ -4,6 +4,7 @@ import copy
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -21,7 +22,8 @@ import trio
 
 from knowledge import ranking, times
 from knowledge.answers import ENTRY_BYTES, OBJECT_BYTES, Answers, text_bytes
-from knowledge.lanes import Lane, open_lane
+from knowledge.faults import Fault, Named, answer_text, fault_of, opening_text
+from knowledge.lanes import Lane, at_once, open_lane
 from knowledge.store import (
     MAX_CHUNKS,
     MODES,
@@ -44,6 +46,10 @@ from knowledge.store import (
 from knowledge.watch import Watch, open_watch
 
 T = TypeVar("T")
+
+log = logging.getLogger("knowledge")
+
+NAMED = Named("the store", "[db] path", "restore it from a backup, or remove it and sync again")
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x6B6E6F77  # "know": tells our files from other programs' SQLite files
@@ -174,8 +180,10 @@ async def open_store(
     the store may grow to: a batch that would make it larger is not written.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, no store of ours, or too new.
     """
-    file = Path(path)
-    await trio.to_thread.run_sync(_check_path, file, create and not readonly)
+    given = Path(path)
+    # Links are followed once: all connections, the lock and the log beside the file are of one file, also where a link
+    # is changed meanwhile.
+    file = await trio.to_thread.run_sync(_resolved, given, create and not readonly)
     async with AsyncExitStack() as stack:
         try:
             writer = None
@@ -183,17 +191,18 @@ async def open_store(
                 writer = await stack.enter_async_context(
                     open_lane(file, create=create, reading=False, busy_timeout_s=busy_timeout_s)
                 )
-                await writer.run(partial(_prepare, file=file, create=create))
+                await writer.run(partial(_prepare, file=given, create=create))
             lanes = [
                 await stack.enter_async_context(
                     open_lane(file, create=False, reading=True, busy_timeout_s=busy_timeout_s)
                 )
                 for _ in range(readers)
             ]
-            await lanes[0].run(partial(_check_schema, file=file))
+            await lanes[0].run(partial(_check_schema, file=given))
             watch = await stack.enter_async_context(open_watch(file))
         except apsw.Error as error:
-            raise StoreError(_opening_text(file, error)) from error
+            fault = await trio.to_thread.run_sync(fault_of, error, file)
+            raise StoreError(opening_text(fault, NAMED, given, error)) from error
         yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch)
 
 
@@ -330,7 +339,7 @@ class SqliteStore:
     async def revision(self) -> int:
         """A number that changes when any other connection, of this process or another one, has written the file."""
         # Each connection counts for itself, so that only the numbers of one can be compared.
-        return int(await _answered(self._readers[0].run(lambda db: db.pragma("data_version"))))
+        return int(await _answered(self._readers[0].run(lambda db: db.pragma("data_version")), self._file))
 
     async def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """A hash of each of these documents, by id; what is not there is missing."""
@@ -385,7 +394,8 @@ class SqliteStore:
         Cancelled midway it is rolled back, or was already written as a whole. Raises StoreError, among others for a
         batch with documents that would make the store larger than `max_bytes`.
         """
-        return await _answered(self._require_writer().run(partial(_apply, batch=batch, max_bytes=self._max_bytes)))
+        work = partial(at_once, partial(_apply, batch=batch, max_bytes=self._max_bytes))
+        return await _answered(self._require_writer().run(work), self._file)
 
     def _require_writer(self) -> "Lane":
         if self._writer is None:
@@ -408,7 +418,7 @@ class SqliteStore:
         return answer
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
-        return await _answered(min(self._readers, key=_waiting).run(work))
+        return await _answered(min(self._readers, key=_waiting).run(work), self._file)
 
 
 def _waiting(lane: "Lane") -> int:
@@ -418,37 +428,21 @@ def _waiting(lane: "Lane") -> int:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-async def _answered(answer: Awaitable[T]) -> T:
+async def _answered(answer: Awaitable[T], file: Path) -> T:
     try:
         return await answer
     except apsw.Error as error:
-        raise StoreError(_query_text(error)) from error
-
-
-def _query_text(error: apsw.Error) -> str:
-    """What a failed query means, for clients: no paths, no SQL."""
-    for kind, text in _QUERY_TEXTS:
-        if isinstance(error, kind):
-            return text
-    return f"the store failed ({type(error).__name__}); the log of the server may say more"
-
-
-_DAMAGED = "the store is damaged; restore it from a backup, or remove it and sync again"
-_QUERY_TEXTS: tuple[tuple[type[apsw.Error] | tuple[type[apsw.Error], ...], str], ...] = (
-    ((apsw.BusyError, apsw.LockedError), "the store is locked by another process; try again when it is done"),
-    ((apsw.CorruptError, apsw.NotADBError), _DAMAGED),
-    (apsw.FullError, "the disk that holds the store is full; make room and try again"),
-    (apsw.ReadOnlyError, "the store cannot be written; check the permissions of its file and folder"),
-    ((apsw.IOError, apsw.CantOpenError), "the file of the store cannot be read or written; check the disk"),
-    (apsw.ConnectionClosedError, "the store is closed"),
-    (apsw.TooBigError, "a document is too large for the store; lower max_extract_bytes of its source"),
-)
+        fault = await trio.to_thread.run_sync(fault_of, error, file)
+        if fault is Fault.OTHER:
+            log.error("a store failed: %s: %s", type(error).__name__, error)
+        raise StoreError(answer_text(fault, NAMED, error)) from error
 
 
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
-def _check_path(file: Path, create: bool) -> None:
+def _resolved(file: Path, create: bool) -> Path:
+    """The file without links in its path; with `create`, its folder is there then. Raises StoreError."""
     try:
         if file.is_dir():
             raise StoreError(f"{file} is a directory; a store is a file ([db] path)")
@@ -456,34 +450,26 @@ def _check_path(file: Path, create: bool) -> None:
             raise StoreError(f"there is no store at {file}; create it (init or sync), or correct [db] path")
         if create:
             file.parent.mkdir(parents=True, exist_ok=True)
+        return Path(os.path.realpath(file))
     except OSError as error:
         raise StoreError(f"the store at {file} cannot be reached: {error.strerror}") from error
-
-
-def _opening_text(file: Path, error: apsw.Error) -> str:
-    if isinstance(error, apsw.NotADBError):
-        return f"{file} is not a SQLite database; correct [db] path, or move the file away to start a new store"
-    if isinstance(error, apsw.CorruptError):
-        return f"the store at {file} is damaged; restore it from a backup, or remove it and sync again"
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return f"the store at {file} is locked by another process; stop that process or wait for it"
-    if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.IOError):
-        return f"the store at {file} cannot be opened; check the permissions of the file and its folder"
-    return f"the store at {file} cannot be opened ({type(error).__name__}: {error})"
 
 
 def _prepare(db: apsw.Connection, file: Path, create: bool) -> None:
     """Make the writer's file a store, if it is empty and `create` says so."""
     if create and _is_empty(db):
         db.pragma("journal_mode", "wal")
-        with db:  # the lock is ours from here; another process may have been faster
-            if _is_empty(db):
-                _rows(db, _SCHEMA)
+        at_once(_fill, db)
     _check_schema(db, file)
     if db.pragma("journal_mode") != "wal":
         db.pragma("journal_mode", "wal")
     db.pragma("synchronous", "NORMAL")  # with WAL: never inconsistent; a power cut may undo the last batches
     db.pragma("journal_size_limit", 64 * 1024 * 1024)
+
+
+def _fill(db: apsw.Connection) -> None:
+    if _is_empty(db):  # the lock is ours; another process may have been faster
+        _rows(db, _SCHEMA)
 
 
 def _is_empty(db: apsw.Connection) -> bool:
@@ -625,25 +611,24 @@ def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
 
 
 def _apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Applied:
-    with db:
-        source = _source_row(db, batch.source)
-        for document in batch.upserts:
-            _upsert(db, source, batch.source, document)
-        deleted = sum(_delete(db, source, source_id) for source_id in batch.deletes)
-        db.executemany(
-            "UPDATE documents SET version = ? WHERE source = ? AND source_id = ?",
-            [(version, source, source_id) for source_id, version in batch.versions.items()],
+    source = _source_row(db, batch.source)
+    for document in batch.upserts:
+        _upsert(db, source, batch.source, document)
+    deleted = sum(_delete(db, source, source_id) for source_id in batch.deletes)
+    db.executemany(
+        "UPDATE documents SET version = ? WHERE source = ? AND source_id = ?",
+        [(version, source, source_id) for source_id, version in batch.versions.items()],
+    )
+    if batch.mark:
+        _mark(db, source, batch.mark)
+        # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
+        # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
+        db.execute("INSERT INTO chunks(chunks, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
+    if batch.upserts and max_bytes is not None and (used := _used_bytes(db)) > max_bytes:
+        raise StoreError(
+            f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
+            "before these were written, these were not"
         )
-        if batch.mark:
-            _mark(db, source, batch.mark)
-            # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
-            # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
-            db.execute("INSERT INTO chunks(chunks, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
-        if batch.upserts and max_bytes is not None and (used := _used_bytes(db)) > max_bytes:
-            raise StoreError(
-                f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
-                "before these were written, these were not"
-            )
     return Applied(len(batch.upserts), deleted, sum(len(document.chunks) for document in batch.upserts))
 
 

@@ -46,14 +46,18 @@ def store_path(path: Path, tenant: str) -> Path:
 
 
 def store_files(path: Path) -> list[Path]:
-    """The files that a store at `path` consists of, those that are there, locks of syncs included."""
+    """The files that a store at `path` consists of, those that are there, locks of syncs included.
+
+    Of a symbolic link that is the link, and the store that it leads to: everything else lies beside that one.
+    """
+    links, path = ([path] if path.is_symlink() else []), Path(os.path.realpath(path))
     beside = [path, *(path.with_name(path.name + suffix) for suffix in _BESIDE)]
     # Whole names: a tenant "acme.sqlite" has locks that begin like those of "acme".
     lock = re.compile(re.escape(path.name) + r"\.[0-9a-f]+\.lock")
     locks = sorted(
         each for each in (path.parent.iterdir() if path.parent.is_dir() else ()) if lock.fullmatch(each.name)
     )
-    return [each for each in (*beside, *locks) if each.exists()]
+    return [*links, *(each for each in (*beside, *locks) if each.exists())]
 
 
 def remove_store(path: Path) -> list[Path]:
@@ -66,7 +70,7 @@ def remove_store(path: Path) -> list[Path]:
 
 def stored_bytes(path: Path) -> int:
     """What a store at `path` takes on disk; 0 where there is none. Blocks for as long as a look at a file does."""
-    total = 0
+    total, path = 0, Path(os.path.realpath(path))
     for each in (path, path.with_name(path.name + "-wal")):
         try:
             total += each.stat().st_size

@@ -1,5 +1,7 @@
 """Whether a SQLite file was written to since the last look: told at once, in the task that wants to know."""
 
+import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,7 +9,10 @@ from pathlib import Path
 import apsw
 import trio
 
+log = logging.getLogger("knowledge")
+
 _IMPATIENT = "engine-impatient"
+_UNWATCHED = "a store cannot be watched for changes; no answer of it is kept, and searches cost more: %s"
 
 
 class _Impatient(apsw.VFS):
@@ -22,6 +27,11 @@ class _Impatient(apsw.VFS):
 
     def xSleep(self, microseconds: int) -> int:
         return microseconds
+
+    def xFullPathname(self, name: str) -> str:
+        # SQLite's own answers SQLITE_OK_SYMLINK (512) for a path with a symbolic link in it, which is no error, and
+        # which apsw raises as one. The kernel's answer is the same path.
+        return os.path.realpath(name)
 
 
 _impatient = _Impatient()  # registered for as long as it lives
@@ -50,7 +60,8 @@ class Watch:
 
 @asynccontextmanager
 async def open_watch(file: Path) -> AsyncIterator[Watch | None]:
-    """A watch over a file that a lane has open for at least as long, and has read; None where it cannot be watched.
+    """A watch over a file that a lane has open for at least as long, and has read; None where it cannot be watched,
+    which the log says.
 
     Only a file in WAL mode can: in the other modes a look would meet the locks of writers and their journals. With
     lanes on it a file stays in that mode, its log and the log's index stay there, and closing the watch leaves the
@@ -72,13 +83,16 @@ def connect_for_looking(file: Path) -> apsw.Connection:
 def _connect(file: Path) -> apsw.Connection | None:
     try:
         connection = connect_for_looking(file)
-    except apsw.Error:
+    except apsw.Error as error:
+        log.warning(_UNWATCHED, f"{type(error).__name__}: {error}")
         return None
     try:
         connection.pragma("data_version")  # opens the log, so that no look has to
-        if connection.pragma("journal_mode") == "wal":
+        if (mode := connection.pragma("journal_mode")) == "wal":
             return connection
-    except apsw.Error:
-        pass
+        reason = f"its journal mode is {mode}"
+    except apsw.Error as error:
+        reason = f"{type(error).__name__}: {error}"
     connection.close()
+    log.warning(_UNWATCHED, reason)
     return None

@@ -222,14 +222,16 @@ def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Ite
     *folders, name = parts
     with _opened_folder(root, tuple(folders), private) as folder:
         with _refusals(parts):
-            # Looked at before it is opened: opening a device may already do something.
-            _require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), parts)
+            # Looked at before it is opened: opening a device may already do something, and closing any descriptor of a
+            # database ends all locks that this process has on it (fcntl(2)), under the feet of its own writers.
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            _require_file(info, parts)
+            _require_not_private(info, parts, private)
             descriptor = os.open(name, _FILE, dir_fd=folder)
         try:
             info = os.fstat(descriptor)
             _require_file(info, parts)  # and again: the name may be another file's by now
-            if any(_is_same(path, info) for path in private):
-                raise CallDenied(f"{_shown(parts)} is a file of the engine's own, which no script may read")
+            _require_not_private(info, parts, private)
             if info.st_size > bound:
                 raise _too_large(parts, f"{info.st_size}", bound, set_by)
             chunks, left = [], bound + 1
@@ -249,6 +251,11 @@ def _is_same(path: Path, info: os.stat_result) -> bool:
         return os.path.samestat(path.stat(), info)
     except OSError:
         return False
+
+
+def _require_not_private(info: os.stat_result, parts: Parts, private: Iterable[Path]) -> None:
+    if any(_is_same(path, info) for path in private):
+        raise CallDenied(f"{_shown(parts)} is a file of the engine's own, which no script may read")
 
 
 def list_folder(

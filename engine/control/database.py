@@ -1,5 +1,6 @@
 """The file of the control store: connections, transactions, and noticing what other processes changed."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -12,7 +13,8 @@ import trio
 
 from engine.control import tables
 from engine.errors import Code, Problem
-from knowledge.lanes import Lane, open_lane
+from knowledge.faults import Named, answer_text, fault_of, opening_text
+from knowledge.lanes import Lane, at_once, open_lane
 from knowledge.store import StoreError
 from knowledge.watch import connect_for_looking
 
@@ -22,6 +24,8 @@ Work = Callable[[apsw.Connection], T]
 log = structlog.get_logger("engine.control")
 
 BUSY_TIMEOUT_S = 5.0
+
+NAMED = Named("the control store", "[tenants] store", "restore it from a back-up", "nothing was changed")
 
 
 class Database:
@@ -43,16 +47,16 @@ class Database:
     async def read(self, work: Work[T]) -> T:
         """What `work` finds, within one moment. Raises Problem `unavailable`, and what `work` raises."""
 
-        return await _answered(self._run(partial(tables.at_once, work), writing=False))
+        return await _answered(self._run(partial(at_once, work), writing=False), self.path)
 
     async def write(self, work: Work[T]) -> T:
         """Do `work` in one transaction: all of it, or nothing when it raises. Raises Problem as `read` does."""
 
-        return await _answered(self._run(partial(tables.at_once, work), writing=True))
+        return await _answered(self._run(partial(at_once, work), writing=True), self.path)
 
     async def outside(self, work: Work[T]) -> T:
         """Do `work` without a transaction around it, as copying a file and emptying the log want it."""
-        return await _answered(self._run(work, writing=True))
+        return await _answered(self._run(work, writing=True), self.path)
 
     def generation(self) -> int:
         """A number that grows with every control action, of this process or another one. At once, without a thread."""
@@ -94,18 +98,20 @@ class Database:
         async with self._opening:
             if self._writer is not None:
                 return
-            await trio.to_thread.run_sync(_make_folder, self.path)
+            # Links are followed once: all connections are of one file, also where a link is changed meanwhile.
+            file = await trio.to_thread.run_sync(_resolved, self.path)
             try:
-                writing = open_lane(self.path, create=True, reading=False, busy_timeout_s=BUSY_TIMEOUT_S)
+                writing = open_lane(file, create=True, reading=False, busy_timeout_s=BUSY_TIMEOUT_S)
                 writer = await self._stack.enter_async_context(writing)
                 await writer.run(partial(tables.prepare, file=self.path, now=self._clock()))
-                await trio.to_thread.run_sync(_for_its_owner, self.path)
-                reading = open_lane(self.path, create=False, reading=True, busy_timeout_s=BUSY_TIMEOUT_S)
+                await trio.to_thread.run_sync(_for_its_owner, file)
+                reading = open_lane(file, create=False, reading=True, busy_timeout_s=BUSY_TIMEOUT_S)
                 self._reader = await self._stack.enter_async_context(reading)
-                self._watch = connect_for_looking(self.path)
+                self._watch = connect_for_looking(file)
                 self._stack.callback(self._watch.close)
             except apsw.Error as error:
-                raise StoreError(_opening_text(self.path, error)) from error
+                fault = await trio.to_thread.run_sync(fault_of, error, file)
+                raise StoreError(opening_text(fault, NAMED, self.path, error)) from error
             self._writer = writer
 
 
@@ -122,13 +128,16 @@ async def open_database(path: Path, *, create: bool, clock: Callable[[], float])
         yield database
 
 
-def _make_folder(path: Path) -> None:
+def _resolved(path: Path) -> Path:
+    """The file without links in its path; its folder is there then, and the file is its owner's. Raises StoreError."""
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a directory; a control store is a file ([tenants] store)")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.touch(mode=0o600)
+        file = Path(os.path.realpath(path))
+        if not file.exists():
+            file.touch(mode=0o600)
+        return file
     except OSError as error:
         raise StoreError(f"the control store at {path} cannot be reached: {error.strerror}") from error
 
@@ -141,40 +150,10 @@ def _for_its_owner(path: Path) -> None:
         log.warning("the mode of the control store cannot be set", reason=error.strerror)
 
 
-def _opening_text(path: Path, error: apsw.Error) -> str:
-    if isinstance(error, apsw.NotADBError):
-        return f"{path} is not a SQLite database; correct [tenants] store, or move the file away"
-    if isinstance(error, apsw.CorruptError):
-        return f"the control store at {path} is damaged; restore it from a back-up"
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return f"the control store at {path} is locked by another process; stop that process or wait for it"
-    if isinstance(error, apsw.FullError):
-        return f"the disk that holds the control store at {path} is full; make room and try again"
-    if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.IOError):
-        return f"the control store at {path} cannot be opened; check the permissions of the file and its folder"
-    return f"the control store at {path} cannot be opened ({type(error).__name__}: {error})"
-
-
-async def _answered(answer: Awaitable[T]) -> T:
+async def _answered(answer: Awaitable[T], file: Path) -> T:
     try:
         return await answer
     except apsw.Error as error:
         log.error("the control store failed", reason=f"{type(error).__name__}: {error}")
-        raise Problem(Code.UNAVAILABLE, _text(error), retry_after_s=1) from error
-
-
-def _text(error: apsw.Error) -> str:
-    """What a failed statement means, for clients: no paths, no SQL."""
-    for kind, text in _TEXTS:
-        if isinstance(error, kind):
-            return text
-    return "the control store failed; the log says why"
-
-
-_TEXTS: tuple[tuple[type[apsw.Error] | tuple[type[apsw.Error], ...], str], ...] = (
-    ((apsw.BusyError, apsw.LockedError), "the control store is locked by another process; try again when it is done"),
-    ((apsw.CorruptError, apsw.NotADBError), "the control store is damaged; restore it from a back-up"),
-    (apsw.FullError, "the disk that holds the control store is full; nothing was changed"),
-    (apsw.ReadOnlyError, "the control store cannot be written; nothing was changed"),
-    ((apsw.IOError, apsw.CantOpenError), "the control store cannot be read or written; nothing was changed"),
-)
+        fault = await trio.to_thread.run_sync(fault_of, error, file)
+        raise Problem(Code.UNAVAILABLE, answer_text(fault, NAMED, error), retry_after_s=1) from error

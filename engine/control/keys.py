@@ -44,7 +44,14 @@ def same(kept: bytes, presented: bytes) -> bool:
     return hmac.compare_digest(kept, presented)
 
 
-def opens(record: KeyRecord, state: State, now: float) -> bool:
-    """Whether a key whose digest is right is good now: not revoked, not expired, its tenant not suspended."""
-    expired = record.expires_at is not None and record.expires_at <= now
-    return record.revoked_at is None and not expired and state == "active"
+def usable(record: KeyRecord, state: State) -> bool:
+    """Whether a key whose digest is right is good until it ends: not revoked, its tenant not suspended.
+
+    Only a control action changes the answer, so that it may be remembered between two of them.
+    """
+    return record.revoked_at is None and state == "active"
+
+
+def ended(expires_at: float | None, now: float) -> bool:
+    """Whether a key with this end has ended. A clock may be wrong and be put right: never to be remembered."""
+    return expires_at is not None and expires_at <= now

@@ -84,7 +84,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is remembered of a presented key: whom it stands for, and until when."""
+    """What is remembered of a presented key: whom it stands for, and until when.
+
+    Invariant: it follows from the key's row and its tenant's alone, never from the time at which they were read. The
+    clock is asked with every request: one that was wrong for a moment leaves nothing behind.
+    """
 
     identity: Identity | None
     expires_at: float | None
@@ -334,7 +338,8 @@ class ControlStore:
         """Whom a presented key stands for; None for an unknown, wrong, expired or revoked one, or a suspended tenant.
 
         All of these take the same work: one hash, and one look for a row unless the same was asked just before. What is
-        remembered is forgotten with every control action, whichever process it comes from.
+        remembered is forgotten with every control action, whichever process it comes from. Whether a key has ended
+        depends on its row and the clock's present time alone.
         """
         digest = keys.digest(presented)
         generation = self.generation()
@@ -346,9 +351,9 @@ class ControlStore:
         if keys.same(self._operator or keys.NO_DIGEST, digest):
             return self._operator_identity
         known = self._right.get(digest)
-        if known is not None and (known.expires_at is None or known.expires_at > self._clock()):
+        if known is not None:
             self._right.move_to_end(digest)
-            return known.identity
+            return self._at_present(known)
         if digest in self._wrong:
             self._wrong.move_to_end(digest)
             return None
@@ -356,22 +361,25 @@ class ControlStore:
         known = self._judge(found, digest)
         if generation == self.generation() == self._generation:  # nothing changed while we looked
             self._remember(digest, known)
-        return known.identity
+        return self._at_present(known)
+
+    def _at_present(self, known: _Known) -> Identity | None:
+        expires_at = known.expires_at
+        return None if expires_at is not None and keys.ended(expires_at, self._clock()) else known.identity
 
     def _judge(self, found: Sequence[tuple[Any, ...]], digest: bytes) -> _Known:
-        """Whether the row that was found, if any, is of a key with this digest that is good now."""
+        """What the row that was found, if any, says of a key with this digest."""
         row = found[0] if found else None
         right = keys.same(keys.NO_DIGEST if row is None else row[7], digest)
         if row is None or not right:
             return _Known(None, None)
         record, owner = _key(row[:7]), _tenant(row[8:])
-        if not keys.opens(record, owner.state, self._clock()):
+        if not keys.usable(record, owner.state):
             return _Known(None, None)
         tenant = replace(tenant_of(owner), key=record.id)
         return _Known(Identity(tenant, record.id, record.scopes, operator=False), record.expires_at)
 
     def _remember(self, digest: bytes, known: _Known) -> None:
-        self._right.pop(digest, None)
         if known.identity is None:
             self._wrong[digest] = None
             if len(self._wrong) > _REMEMBERED_WRONG:

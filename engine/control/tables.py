@@ -4,17 +4,16 @@ A table with a column `tenant` belongs to that tenant: deleting the tenant empti
 them along. `audit` alone stays: it is the operator's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import apsw
 
 from engine.tenant import DEFAULT_TENANT
+from knowledge.lanes import at_once
 from knowledge.store import StoreError
-
-T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x6374726C  # "ctrl": tells our files from other programs' SQLite files
@@ -76,20 +75,6 @@ _NOT_THEIRS = ("audit", "tenants")
 def rows(db: apsw.Connection, sql: str, bindings: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
     """All rows, typed by whoever wrote the SQL; nothing of the statement stays open."""
     return cast(list[tuple[Any, ...]], db.execute(sql, bindings).fetchall())
-
-
-def at_once(work: Callable[[apsw.Connection], T], db: apsw.Connection) -> T:
-    """Do `work` in a transaction: all of it, or nothing when it raises."""
-    # Not `with db`: where SQLite has rolled back by itself, as on a full disk, its exit fails and hides the reason.
-    db.execute("BEGIN" if db.readonly("main") else "BEGIN IMMEDIATE")
-    try:
-        answer = work(db)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    return answer
 
 
 def prepare(db: apsw.Connection, file: Path | None, now: float) -> None:

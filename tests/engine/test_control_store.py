@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.control import store as module
 from engine.control.files import knowledge_path, packages_path
@@ -200,8 +202,44 @@ async def test_a_key_ends_at_its_moment_also_when_it_was_used_just_before(contro
     assert await control.authenticate(key) is not None
     clock.now += 0.1
     assert await control.authenticate(key) is None
-    clock.now -= 10  # a clock that is set back does not matter to the row
+
+
+async def test_a_clock_that_was_ahead_for_a_moment_locks_no_key_out(control: ControlStore, clock: Clock) -> None:
+    _, key = await control.create_key("default", actor="cli", expires_at=clock.now + 30 * 86400)
+    clock.now += 31 * 86400
     assert await control.authenticate(key) is None
+    clock.now -= 31 * 86400
+    assert await control.authenticate(key) is not None
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    moments=st.lists(st.floats(-1e6, 1e6), max_size=12),
+    ends=st.lists(st.none() | st.floats(-1e5, 1e5), min_size=1, max_size=4),
+    asked=st.data(),
+)
+def test_whatever_the_clock_did_before_a_keys_answer_depends_on_its_row_and_the_present_time(
+    tmp_path_factory: pytest.TempPathFactory, moments: list[float], ends: list[float | None], asked: st.DataObject
+) -> None:
+    clock, start = Clock(), Clock.now
+    folder = tmp_path_factory.mktemp("clock")
+
+    async def main() -> None:
+        async with open_control(folder / "c.sqlite", Settings(folder / "e"), create=True, clock=clock) as control:
+            made = []
+            for end in ends:
+                at = None if end is None else start + end
+                made.append((at, *await control.create_key("default", actor="cli", expires_at=at)))
+            revoked, gone = await control.create_key("default", actor="cli")
+            await control.revoke_key(revoked.id, actor="cli")
+            for moment in moments:
+                clock.now = start + moment
+                at, record, key = asked.draw(st.sampled_from(made))
+                found = await control.authenticate(key)
+                assert (found and found.key_id) == (record.id if at is None or clock.now < at else None)
+                assert await control.authenticate(gone) is None
+
+    trio.run(main)
 
 
 async def test_a_suspended_tenants_keys_open_nothing_until_it_is_resumed(control: ControlStore) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import trio
 from engine_support import run, small_config
@@ -712,3 +713,33 @@ async def test_what_replaces_a_private_file_is_private_too(folder: Path) -> None
     os.replace(folder / "new", private)
     ok, _ = await caller.answer("fs.read", path="engine.toml")
     assert not ok
+
+
+async def test_asking_for_a_database_of_the_engines_own_leaves_its_locks(folder: Path) -> None:
+    # Closing any descriptor of a file ends all record locks that the process has on it (fcntl(2)): SQLite's, too.
+    names = ("store.sqlite", "store.sqlite-wal", "store.sqlite-shm")
+    private = tuple(folder / name for name in names)
+    caller = Caller.of(fs.functions(private), Authority(folder=folder))
+
+    def locks() -> set[str]:
+        inodes = {f":{path.stat().st_ino} " for path in private}
+        held = Path("/proc/locks").read_text().splitlines()
+        return {
+            line.partition(": ")[2] for line in held if f" {os.getpid()} " in line and any(i in line for i in inodes)
+        }
+
+    database = apsw.Connection(str(private[0]))
+    try:
+        database.execute(
+            "PRAGMA journal_mode = wal; CREATE TABLE t(a); BEGIN IMMEDIATE; INSERT INTO t VALUES (1)"
+        ).fetchall()
+        before = locks()
+        assert before
+        for name in names:
+            ok, said = await caller.answer("fs.read", path=name)
+            assert not ok
+            assert "a file of the engine's own" in said
+        assert locks() == before
+        database.execute("COMMIT")
+    finally:
+        database.close()
