@@ -15,6 +15,7 @@ from engine import supervisor
 from engine.bridge import Bridge, HostContext, HostFunction
 from engine.config import Config
 from engine.errors import Code, LimitUse, Problem, ungrouped
+from engine.lag import LoopWatch, watched
 from engine.metrics import Metrics
 from engine.pool import NoWorker, Pool, PoolSettings, open_pool
 from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, shown
@@ -68,6 +69,7 @@ class Engine:
 
     def __init__(self, config: Config, pool: Pool, bridge: Bridge, metrics: Metrics) -> None:
         self.metrics = metrics
+        self.loop = LoopWatch()
         self.draining = False
         # Who keeps the secrets of tenants; whoever opens the engine may put somebody else here.
         self.secrets: SecretSource = NoSecrets()
@@ -156,7 +158,9 @@ class Engine:
         try:
             yield
         finally:
-            ledger.cpu(tenant.id, quotas, time.thread_time() - began_s, trio.current_time())
+            took_s = time.thread_time() - began_s
+            self.loop.worked(tenant.id, took_s)
+            ledger.cpu(tenant.id, quotas, took_s, trio.current_time())
 
     def room_for(self, tenant: Tenant) -> int | None:
         """How many bytes the tenant may store in all; None where there is one tenant, and the disk is its own."""
@@ -308,10 +312,11 @@ class Engine:
         await self._idle.wait()
 
     def health(self) -> dict[str, Any]:
-        """What `GET /health` shows of the engine: worker counts, queue, layers, and trouble if there is any."""
+        """What `GET /health` shows of the engine: worker counts, queue, loop, layers, and trouble if there is any."""
         return {
             "workers": self._pool.counts(),
             "queued": self._scheduler.queued,
+            "loop_lag_ms": self.loop.lag().as_json(),
             "trouble": self._pool.trouble,
             "layers": [
                 {"name": r.name, "state": r.state, "detail": r.detail, "required": r.required} for r in self.layers
@@ -323,14 +328,15 @@ class Engine:
         metrics = self.metrics
         metrics.workers, metrics.spawned = self._pool.counts(), self._pool.spawned
         metrics.layers = {layer.name: layer.state == "active" for layer in self.layers}
-        metrics.queued = self._scheduler.queued
+        metrics.queued, metrics.lag = self._scheduler.queued, self.loop.lag()
         return metrics.render()
 
     async def watch(self) -> None:
         """The engine's background work. Runs until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervisor.measure_memory, self._pool, self.metrics)
-            nursery.start_soon(self._turns.watch)
+        with watched(self.loop):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(supervisor.measure_memory, self._pool, self.metrics)
+                nursery.start_soon(self._turns.watch)
 
 
 def _no_room(refused: Refused, quotas: BoundQuotas) -> Problem:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from engine.lag import Lag
 from sandbox.outcome import Outcome
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -39,12 +40,13 @@ class Times:
 class Metrics:
     """Figures of one engine. Labels have few values: outcomes, worker states, names of host calls and layers.
 
-    Whoever renders sets `workers`, `queued`, `spawned` and `layers` first; the others are kept as things happen.
+    Whoever renders sets `workers`, `queued`, `lag`, `spawned` and `layers` first; the others are kept as things happen.
     """
 
     def __init__(self) -> None:
         self.workers: dict[str, int] = {}
         self.queued = 0
+        self.lag = Lag(0.0, 0.0)
         self.spawned = 0
         self.layers: dict[str, bool] = {}
         self.worker_memory_bytes = 0
@@ -64,6 +66,9 @@ class Metrics:
             "engine_worker_memory_bytes", "Resident memory of all workers", self.worker_memory_bytes
         )
         yield GaugeMetricFamily("engine_queued_runs", "Admitted runs that wait for a worker", self.queued)
+        lag = "Longest time within the last minute in which the event loop looked at no input"
+        clocks = {"wall": self.lag.wall_s, "cpu": self.lag.cpu_s}
+        yield _labelled(GaugeMetricFamily, "engine_loop_lag_seconds", lag, "clock", clocks)
         ended = {outcome.value: count for outcome, count in self.ended.items()}
         yield _labelled(CounterMetricFamily, "engine_runs", "Ended runs by outcome", "outcome", ended)
         yield self.run_seconds.family("engine_run_seconds", "Wall time on a worker")
@@ -85,7 +90,7 @@ def _labelled(
     name: str,
     documentation: str,
     label: str,
-    values: dict[str, int] | dict[str, bool] | Counter[str],
+    values: dict[str, int] | dict[str, float] | dict[str, bool] | Counter[str],
 ) -> Metric:
     family = kind(name, documentation, labels=[label])
     for value, amount in values.items():

@@ -7,8 +7,9 @@ being honest. `hostile_boot` gives the zygote workers that know them; for every 
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import psutil
 
@@ -148,7 +149,7 @@ def hostile(vm, run, code, channel):
     if run.source is not None:
         names[run.digest] = run.source.partition(b"\\n")[0].decode().removeprefix("--! ")
     name = names.get(run.digest)
-    if name not in FAULTS:
+    if name not in FAULTS or (name in WHEN_CALLED and not run.method):
         return execute(vm, run, code, channel)
     def raw(data):
         while data:
@@ -162,14 +163,21 @@ FAULTS = {}
 """
 
 
-def hostile_boot(boot: str) -> str:
-    """The zygote's boot command with workers that carry out the faults of `INSIDE`."""
+def hostile_boot(boot: str, when_called: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The zygote's boot command with workers that carry out the faults of `INSIDE`.
+
+    Those of `when_called` (code by name) are carried out by functions that are called, and not while a script is
+    described: it can be published first.
+    """
     marker = "from sandbox.zygote import main"
     assert marker in boot
     defined = "".join(
-        f"def fault(run, raw, send, channel):\n    {code}\nFAULTS[{name!r}] = fault\n" for name, code in _INSIDE.items()
+        f"def fault(run, raw, send, channel):\n    {code}\nFAULTS[{name!r}] = fault\n"
+        for name, code in (*_INSIDE.items(), *when_called.items())
     )
-    return boot.replace(marker, f"{_HOSTILE}{defined}honest._execute = hostile\n{marker}")
+    return boot.replace(
+        marker, f"{_HOSTILE}WHEN_CALLED = {sorted(when_called)!r}\n{defined}honest._execute = hostile\n{marker}"
+    )
 
 
 def faulty_script(name: str) -> bytes:

@@ -386,7 +386,9 @@ async def ask(client: httpx2.AsyncClient, request: Request) -> tuple[int, Any]:
 
 
 # What depends on the machine or the moment.
-_VOLATILE = frozenset({"pristine", "idle", "leased", "closing", "queued", "version", "state", "detail"})
+_VOLATILE = frozenset(
+    {"pristine", "idle", "leased", "closing", "queued", "version", "state", "detail", "longest", "longest_cpu"}
+)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 

@@ -1,0 +1,152 @@
+"""The server that is attacked: `python target.py FOLDER`. It is `run_server` of the configuration in the folder.
+
+Workers in it carry out `frames.FRAMES` for scripts that ask for one by their first line, as machine code in a worker
+could. A local socket tells what the supervisor did: `b` begins a measurement, `e` ends it, `l` counts what is left.
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import trio
+from faults import hostile_boot
+
+from agents.service import open_service
+from engine import zygote
+from engine.config import load_config
+from engine.lag import LoopWatch
+from server.app import run_server
+from supervisor.frames import FRAMES
+
+EYE = "eye.sock"
+PROBE_S = 0.002
+
+
+def reference_s() -> float:
+    """CPU time of a fixed piece of Python and C: what this machine is worth at the moment. The best of five."""
+    best = float("inf")
+    for _ in range(5):
+        began = time.thread_time()
+        made = [{"n": number, "s": str(number)} for number in range(2_000)]
+        json.loads(json.dumps(made))
+        best = min(best, time.thread_time() - began)
+    return best
+
+
+class Probe(threading.Thread):
+    """The longest time for which the interpreter lock was not to be had, by CPU time of this process.
+
+    What a thread does in one call into C keeps the loop as well, and a watch inside the loop cannot see it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.held_s = 0.0
+        self.on = True
+        self.start()
+
+    def run(self) -> None:
+        while self.on:
+            began, cpu = time.perf_counter(), time.process_time()
+            time.sleep(PROBE_S)
+            late_s = time.perf_counter() - began - PROBE_S
+            self.held_s = max(self.held_s, min(late_s, time.process_time() - cpu))
+
+
+def memory(name: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {name} in /proc/self/status")
+
+
+class Eye:
+    """What the socket tells. One measurement at a time."""
+
+    def __init__(self) -> None:
+        self.watch: LoopWatch | None = None
+        self._probe: Probe | None = None
+        self._cpu = self._resident = 0.0
+
+    async def tell(self, stream: trio.SocketStream) -> None:
+        """A line of JSON for every byte."""
+        async for data in stream:
+            for command in data.decode():
+                told = {"b": self._begin, "e": self._end, "l": self._left}[command]()
+                await stream.send_all(json.dumps(told).encode() + b"\n")
+            if command == "b":  # what this measurement itself cost is not part of it
+                await trio.lowlevel.checkpoint()
+                self._restart()
+
+    def _begin(self) -> dict[str, Any]:
+        gc.collect()
+        return {"reference_s": reference_s()}
+
+    def _restart(self) -> None:
+        assert self.watch is not None
+        with suppress(OSError):  # resets the high-water mark (proc(5)); without it the growth may seem less than it is
+            Path("/proc/self/clear_refs").write_text("5")
+        self._resident = memory("VmRSS")
+        self.watch.forget()
+        self._probe, self._cpu = Probe(), time.thread_time()
+
+    def _end(self) -> dict[str, Any]:
+        assert self.watch is not None
+        assert self._probe is not None
+        cpu_s = time.thread_time() - self._cpu
+        self._probe.on = False
+        lag = self.watch.lag()
+        return {
+            "kept_s": lag.cpu_s,
+            "kept_wall_s": lag.wall_s,
+            "held_s": self._probe.held_s,
+            "cpu_s": cpu_s,
+            "growth": memory("VmHWM") - self._resident,
+            "reference_s": reference_s(),
+        }
+
+    def _left(self) -> dict[str, int]:
+        gc.collect()  # what waits for the collector is not left over
+        me = psutil.Process()
+        return {
+            "tasks": trio.lowlevel.current_statistics().tasks_living,
+            "descriptors": me.num_fds(),
+            "processes": len(me.children(recursive=True)),
+            "memory": me.memory_info().rss,
+        }
+
+
+async def serve(folder: Path) -> int:
+    """Serve until a signal; the exit status."""
+    loaded = load_config(folder / "engine.toml", environ={}, cwd=folder)
+    eye = Eye()
+
+    @asynccontextmanager
+    async def opener(loaded: Any) -> Any:
+        async with open_service(loaded) as service:
+            eye.watch = service.engine.loop
+            yield service
+
+    with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as listening:
+        await listening.bind(str(folder / EYE))
+        listening.listen(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.serve_listeners, eye.tell, [trio.SocketListener(listening)]))
+            status = await run_server(loaded, bind="127.0.0.1:0", opener=opener)
+            nursery.cancel_scope.cancel()
+    return status
+
+
+if __name__ == "__main__":
+    zygote._BOOT = hostile_boot(zygote._BOOT, FRAMES)
+    os.chdir(sys.argv[1])  # paths of the configuration are relative to it
+    sys.exit(trio.run(serve, Path(sys.argv[1])))

@@ -1,0 +1,8 @@
+"""What scripts say of themselves, within the limits of a run."""
+
+from supervisor.declarations import ATTACKS
+from supervisor.driver import problems
+
+
+async def test_no_declaration_keeps_the_loop_swells_the_supervisor_or_goes_unpaid() -> None:
+    assert await problems(ATTACKS) == []
