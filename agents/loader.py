@@ -83,7 +83,7 @@ async def load(
     `builtins` are tools that everybody has; `agents` and `tools` are objects of the program's own (`agents.authoring`),
     offered to the default tenant. Raises ConfigError for one of those that cannot be used; a bad script raises nothing.
     """
-    fresh = Registry()
+    fresh = Registry(engine.work_for)
     for builtin in builtins:
         fresh.add_tool(builtin, ("*",))
     loading = _Loading(

@@ -1,49 +1,76 @@
 """Parameters of tools against their JSON Schema: one code path for REST, MCP and the command line."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
-import jsonschema_rs
+from jsonschema_rs import ValidationError
 
-from agents.schema import compile_schema
+from agents.checked import CheckedSchema, TooMuchWork, Working, Wrong
+from agents.shape import WrongShape
 from engine.errors import Code, Problem
+
+# Of the values that an enum allows, as many are shown as a person reads.
+_SHOWN_OPTIONS = 32
 
 
 class Parameters:
-    """A compiled schema (JSON Schema 2020-12, an object). Compile once, check often."""
+    """A schema (JSON Schema 2020-12, an object) that parameters are held against."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = schema
-        self._validator = compile_schema(schema)
+        self._checked = CheckedSchema(schema)
 
-    def check(self, params: Mapping[str, Any]) -> None:
-        """Raises Problem `bad_request` for the first violation, in the order of the schema, naming the parameter."""
-        if self._validator.is_valid(params):
-            return
-        error = next(iter(self._validator.iter_errors(params)))
-        raise Problem(Code.BAD_REQUEST, _text(error, self._schema, params))
+    def check(self, params: Mapping[str, Any], working: Working = nullcontext) -> None:
+        """Raises Problem `bad_request` for the first violation, in the order of the schema, naming the parameter.
+
+        Also for parameters that are too much to check. More than a little work is done inside of `working()`.
+        Raises Problem `tool_error` for a schema of an older version that this one does not take.
+        """
+        try:
+            wrong = self._checked.wrong(params, working)
+        except TooMuchWork as much:
+            raise Problem(Code.BAD_REQUEST, f"the parameters are too large: {much}") from None
+        except (ValueError, ValidationError, WrongShape):
+            raise Problem(Code.TOOL_ERROR, "tool.parameters is not a JSON Schema that this version takes") from None
+        if wrong is not None:
+            raise Problem(Code.BAD_REQUEST, _text(wrong, params))
 
 
-def _text(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-    name = ".".join(str(part) for part in error.instance_path)
-    keyword = str(error.schema_path[-1]) if error.schema_path else ""
-    if keyword == "required":
-        inside = _at(params, list(error.instance_path))
-        wanted = _at(schema, list(error.schema_path))
-        missing = [key for key in wanted if key not in inside] if isinstance(wanted, list) else []
-        full = ".".join(filter(None, (name, missing[0]))) if missing else name
+def check_answer(answers: CheckedSchema | None, value: Any, working: Working = nullcontext) -> None:
+    """Raises WrongShape for a tool's answer that does not match `tool.returns`, or is too much to check."""
+    try:
+        wrong = None if answers is None else answers.wrong(value, working)
+    except TooMuchWork as much:
+        raise WrongShape(f"the answer of tool.execute is too large for tool.returns: {much}") from None
+    except (ValueError, ValidationError):
+        raise WrongShape("tool.returns is not a JSON Schema that this version takes") from None
+    if wrong is not None:
+        path = "".join(f".{part}" for part in wrong.path)[:200]
+        told = f": {wrong.text}" if wrong.text else ""
+        raise WrongShape(f"the answer of tool.execute does not match tool.returns: value{path}{told}")
+
+
+def _text(wrong: Wrong, params: Mapping[str, Any]) -> str:
+    name = ".".join(str(part) for part in wrong.path)[:200]
+    expected = wrong.expected
+    if wrong.keyword == "required":
+        inside = _at(params, wrong.path)
+        missing = [key for key in expected if key not in inside] if isinstance(expected, list) else []
+        full = ".".join(filter(None, (name, missing[0][:200]))) if missing else name
         return f"missing required parameter: {full}"
-    if keyword == "type":
-        wanted = _at(schema, list(error.schema_path))
-        types = " or ".join(f"'{each}'" for each in ([wanted] if isinstance(wanted, str) else wanted))
-        return f"parameter '{name}' must be of type {types}, got {_json_type(error.instance)}"
-    if keyword == "enum":
-        allowed = ", ".join(f'"{value}"' for value in _at(schema, list(error.schema_path)))
-        return f"parameter '{name}' must be one of [{allowed}], got {_shown(error.instance)}"
-    return f"parameter '{name}': {error.message[:200]}" if name else error.message[:200]
+    if wrong.keyword == "type":
+        types = " or ".join(f"'{each}'" for each in ([expected] if isinstance(expected, str) else expected))
+        return f"parameter '{name}' must be of type {types}, got {_json_type(wrong.seen)}"
+    if wrong.keyword == "enum":
+        allowed = ", ".join(f'"{str(value)[:64]}"' for value in expected[:_SHOWN_OPTIONS])
+        more = ", ..." if len(expected) > _SHOWN_OPTIONS else ""
+        return f"parameter '{name}' must be one of [{allowed}{more}], got {_shown(wrong.seen)}"
+    if not wrong.text:
+        return f"parameter '{name}' does not match its schema" if name else "the parameters do not match their schema"
+    return f"parameter '{name}': {wrong.text}" if name else wrong.text
 
 
-def _at(value: Any, path: list[Any]) -> Any:
+def _at(value: Any, path: tuple[str | int, ...]) -> Any:
     for part in path:
         value = value[part]
     return value

@@ -1,24 +1,37 @@
 """(tenant, name) -> agent or tool: who may see what, and nothing of how it came here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from agents.agent import Agent, AgentInfo, Call
 from agents.parameters import Parameters
 from agents.tool import Called, Tool, ToolInfo
+from engine.tenant import Tenant
+
+WorkFor = Callable[[Tenant], AbstractContextManager[None]]
+
+
+def _for_nobody(tenant: Tenant) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool with the compiled schema that its parameters are checked against before it is executed."""
+    """A tool with the schema that its parameters are checked against before it is executed.
+
+    `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`).
+    """
 
     tool: Tool
     parameters: Parameters
+    work_for: WorkFor = _for_nobody
 
     async def call(self, params: Mapping[str, Any], call: Call) -> Called:
         """The one way to call a tool, whoever calls. Raises Problem: bad_request, and what the tool raises."""
-        self.parameters.check(params)
+        self.parameters.check(params, partial(self.work_for, call.tenant))
         return await self.tool.execute(params, call)
 
 
@@ -40,6 +53,7 @@ class Registry:
     What a tenant has published stands behind all that the configuration and the program offer to it.
     """
 
+    work_for: WorkFor = _for_nobody
     _agents: dict[str, dict[str, Agent]] = field(default_factory=dict)
     _tools: dict[str, dict[str, OfferedTool]] = field(default_factory=dict)
     _published: dict[str, PublishedSet] = field(default_factory=dict)
@@ -81,7 +95,7 @@ class Registry:
 
     def add_tool(self, tool: Tool, tenants: Iterable[str]) -> None:
         """Offer a tool to these tenants; `*` is every tenant."""
-        offered = OfferedTool(tool, Parameters(tool.info.parameters))
+        offered = OfferedTool(tool, Parameters(tool.info.parameters), self.work_for)
         for tenant in tenants:
             self._tools.setdefault(tenant, {}).setdefault(tool.info.name, offered)
 

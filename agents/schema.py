@@ -4,63 +4,130 @@ Two spellings: ctx's list of `{name, type, required, description, default, enum,
 Schema keywords of that parameter, and a JSON Schema object as it stands.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jsonschema_rs
 
+from agents.schema_work import UNEVALUATED
 from agents.shape import WrongShape
 
 # Far above any schema a person writes; a larger one costs every list and every call.
 MAX_SCHEMA_NODES = 2_000
+MAX_SCHEMA_CHARS = 64 * 1024
+MAX_SCHEMA_DEPTH = 64
+# Compiling is what patterns cost: 4 ms for one of this size. Those of one schema have twice that.
+MAX_PATTERNS = 64
+MAX_PATTERN_KIB = 256
+MAX_PATTERNS_KIB = 512
+# How large a compiled pattern is, is told by the smallest of these that it fits.
+_SIZES_KIB = (1, 4, 16, 64, MAX_PATTERN_KIB)
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 # Of the list spelling: what is not a keyword of the parameter's own schema.
 _NOT_KEYWORDS = {"name", "required"}
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# Keywords that hold schemas: one, a list, or some by name.
+_ONE = (
+    "not", "if", "then", "else", "items", "contains", "additionalProperties", "propertyNames", "unevaluatedItems",
+    "unevaluatedProperties", "contentSchema",
+)  # fmt: skip
+_SOME = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+# Of these, what applies to the very value that the schema around it applies to.
+_SAME_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
-def parameters_schema(declared: Any, what: str = "tool.parameters") -> dict[str, Any]:
-    """The schema of a tool's parameters: always of type object. Raises WrongShape, naming the place."""
+def parameters_schema(declared: Any, what: str = "tool.parameters", *, compiles: bool = False) -> dict[str, Any]:
+    """The schema of a tool's parameters: always of type object. Raises WrongShape, naming the place.
+
+    `compiles` says that it was compiled before, which is what a check costs most.
+    """
     if declared in (None, [], {}):
         return {"type": "object", "properties": {}}
     schema = _from_list(declared, what) if isinstance(declared, list) else _from_object(declared, what)
-    check_schema(schema, what)
+    check_schema(schema, what, compiles=compiles)
     return schema
 
 
-def returns_schema(declared: Any) -> dict[str, Any] | None:
+def returns_schema(declared: Any, *, compiles: bool = False) -> dict[str, Any] | None:
     """The schema of a tool's answer, if it declares one. Raises WrongShape."""
     if declared in (None, {}):
         return None
     if not isinstance(declared, dict):
         raise WrongShape("tool.returns must be a JSON Schema: a table with named fields")
-    check_schema(declared, "tool.returns")
+    check_schema(declared, "tool.returns", compiles=compiles)
     return declared
 
 
-def check_schema(schema: Mapping[str, Any], what: str) -> None:
-    """Refuse what is no schema, is enormous, refers elsewhere, or has a pattern that could back-track."""
-    nodes = 0
-    pending: list[Any] = [schema]
-    while pending:
-        value = pending.pop()
-        nodes += 1
-        if nodes > MAX_SCHEMA_NODES:
-            raise WrongShape(f"{what} is larger than {MAX_SCHEMA_NODES} values")
-        if isinstance(value, dict):
-            if reference := next((key for key in ("$ref", "$dynamicRef") if key in value), None):
-                raise WrongShape(f"{what} uses {reference}; a schema must stand by itself")
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
+def check_schema(schema: Mapping[str, Any], what: str, *, compiles: bool = False) -> None:
+    """Refuse what is no schema, is enormous, refers elsewhere, or costs more than its size tells.
+
+    Raises WrongShape. What is left is bounded by `agents.schema_work`, for every value that it is held against.
+    """
+    _check_size(schema, what)
+    _check_keywords(schema, what)
+    if compiles:
+        return
+    _check_patterns(schema, what)
     try:
         compile_schema(schema)
     except (ValueError, jsonschema_rs.ValidationError) as error:
-        raise WrongShape(f"{what} is not a JSON Schema: {str(error).splitlines()[0][:200]}") from None
+        raise WrongShape(f"{what} is not a JSON Schema: {_reason(error)}") from None
 
 
 def compile_schema(schema: Mapping[str, Any]) -> jsonschema_rs.Draft202012Validator:
-    """A validator whose patterns run in linear time: no look-around, no back-references (RE2's language)."""
-    return jsonschema_rs.Draft202012Validator(dict(schema), pattern_options=jsonschema_rs.RegexOptions())
+    """A validator whose patterns run in linear time: no look-around, no back-references (RE2's language).
+
+    Always of draft 2020-12, whatever `$schema` says. Raises ValueError and ValidationError.
+    """
+    own = {key: value for key, value in schema.items() if key != "$schema"}
+    kib = MAX_PATTERN_KIB * 1024
+    options = jsonschema_rs.RegexOptions(size_limit=kib, dfa_size_limit=kib)
+    return jsonschema_rs.Draft202012Validator(own, pattern_options=options, offline=True)
+
+
+def subschemas(schema: Any) -> Iterator[tuple[Mapping[str, Any], bool]]:
+    """Every schema in a schema, itself first, and whether a keyword `unevaluated*` looks at it again."""
+    pending: list[tuple[Any, bool]] = [(schema, False)]
+    while pending:
+        each, again = pending.pop()
+        if not isinstance(each, dict):
+            continue
+        yield each, again
+        beside = again or any(key in each for key in UNEVALUATED)
+        for key, held in each.items():
+            inner: Iterable[Any] = [held] if key in _ONE else ()
+            if key in _SOME and isinstance(held, list):
+                inner = held
+            elif key in _NAMED and isinstance(held, dict):
+                inner = held.values()
+            pending += [(part, beside if key in _SAME_PLACE else again) for part in inner]
+
+
+def patterns_of(schema: Mapping[str, Any]) -> set[str]:
+    """The regular expressions of a schema."""
+    found: set[str] = set()
+    for each, _ in subschemas(schema):
+        if isinstance(named := each.get("patternProperties"), dict):
+            found.update(named)
+        if isinstance(each.get("pattern"), str):
+            found.add(each["pattern"])
+    return found
+
+
+def pattern_kib(pattern: str) -> int:
+    """The size of a pattern when it is compiled, in KiB, rounded up. Raises WrongShape when it is none or too large."""
+    for size in _SIZES_KIB:
+        options = jsonschema_rs.RegexOptions(size_limit=size * 1024, dfa_size_limit=size * 1024)
+        try:
+            jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=options, offline=True)
+        except (ValueError, jsonschema_rs.ValidationError):
+            continue
+        return size
+    raise WrongShape(
+        f"the pattern {pattern[:64]!r} is larger than {MAX_PATTERN_KIB} KiB when it is compiled, or is no pattern "
+        "(look-around and back-references are not there); for lengths, use minLength and maxLength"
+    )
 
 
 def with_defaults(schema: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,6 +141,63 @@ def with_defaults(schema: Mapping[str, Any], params: Mapping[str, Any]) -> dict[
         elif isinstance(filled.get(name), dict):
             filled[name] = with_defaults(part, filled[name])
     return filled
+
+
+def _check_size(schema: Mapping[str, Any], what: str) -> None:
+    nodes = 0
+    pending: list[tuple[Any, int]] = [(schema, 1)]
+    texts = 0
+    while pending:
+        value, depth = pending.pop()
+        nodes += 1
+        if nodes > MAX_SCHEMA_NODES:
+            raise WrongShape(f"{what} is larger than {MAX_SCHEMA_NODES} values")
+        if depth > MAX_SCHEMA_DEPTH:
+            raise WrongShape(f"{what} nests deeper than {MAX_SCHEMA_DEPTH} levels")
+        inner: list[Any] = []
+        if isinstance(value, dict):
+            if reference := next((key for key in _REFERENCES if key in value), None):
+                raise WrongShape(f"{what} uses {reference}; a schema must stand by itself")
+            # A schema with a dialect of its own has keywords that the bounds do not know.
+            if depth > 1 and isinstance(value.get("$schema"), str):
+                raise WrongShape(f"{what} uses $schema below its top; all of it is of draft 2020-12")
+            texts += sum(map(len, value))
+            inner = list(value.values())
+        elif isinstance(value, list):
+            inner = value
+        elif isinstance(value, str):
+            texts += len(value)
+        if texts > MAX_SCHEMA_CHARS:
+            raise WrongShape(f"{what} has more than {MAX_SCHEMA_CHARS} characters of text")
+        pending += [(each, depth + 1) for each in inner]
+
+
+def _check_keywords(schema: Mapping[str, Any], what: str) -> None:
+    """Refuse what multiplies: each `unevaluated*` looks again at all that is beside it,
+    so that those below each other take 2.6 times as long for every level."""
+    for each, again in subschemas(schema):
+        if again and (keyword := next((key for key in UNEVALUATED if key in each), None)):
+            raise WrongShape(
+                f"{what} uses {keyword} inside of what another one looks at; use additionalProperties or items there"
+            )
+
+
+def _check_patterns(schema: Mapping[str, Any], what: str) -> None:
+    found = patterns_of(schema)
+    if len(found) > MAX_PATTERNS:
+        raise WrongShape(f"{what} has {len(found)} patterns; the most is {MAX_PATTERNS}")
+    total = 0
+    for pattern in found:
+        try:
+            total += pattern_kib(pattern)
+        except WrongShape as wrong:
+            raise WrongShape(f"{what} is not a JSON Schema: {wrong}") from None
+        if total > MAX_PATTERNS_KIB:
+            raise WrongShape(f"{what}: its patterns are larger than {MAX_PATTERNS_KIB} KiB when they are compiled")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or ["it cannot be compiled"])[0][:200]
 
 
 def _from_object(declared: Any, what: str) -> dict[str, Any]:

@@ -82,5 +82,15 @@ WORK: dict[str, WorkSpec] = {
             None, None, "log_bytes; errors 8,192 and 32,768 characters; in a thread beyond 1,000 escapes",
             "the run's CPU seconds",
         ),
+        WorkSpec(
+            "schema", "a tool's schema is checked and compiled",
+            64 * 1024, 2_000, "64 levels; 64 patterns of 256 KiB each and 512 KiB in all, compiled; no unevaluated* "
+            "inside of what another one looks at", "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "validation", "parameters and answers of tools are held against their schema",
+            None, None, "40 ms by weights of keywords, values and characters (agents/schema_work.py)",
+            "the tenant's CPU seconds",
+        ),
     )
 }  # fmt: skip

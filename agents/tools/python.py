@@ -3,15 +3,17 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from agents.agent import Call
 from agents.authoring import Context
+from agents.checked import CheckedSchema
+from agents.parameters import check_answer
 from agents.python import PythonCode, Unusable
-from agents.schema import compile_schema, parameters_schema, returns_schema, with_defaults
+from agents.schema import parameters_schema, returns_schema, with_defaults
 from agents.shape import JSON, ToolAnnotations, WrongShape, narrowed, tool_declaration
 from agents.tool import Called, ToolInfo
 from engine.errors import Code, Problem
@@ -25,7 +27,7 @@ class PythonTool:
     code: PythonCode
     tools: tuple[str, ...]
     model: type[BaseModel] | None
-    _answers: Draft202012Validator | None
+    _answers: CheckedSchema | None
 
     @classmethod
     def of(cls, code: PythonCode) -> "PythonTool":
@@ -46,7 +48,7 @@ class PythonTool:
             idempotent=hints.idempotent,
             open_world=hints.open_world,
         )
-        validator = None if returns is None else compile_schema(returns)
+        validator = None if returns is None else CheckedSchema(returns)
         return cls(info, code, narrowed(said.tools, code.entry.tools), model, validator)
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
@@ -56,11 +58,10 @@ class PythonTool:
             return await self.code.target.execute(self._given(params), context)
 
         answer = await self.code.run(step, call, self.tools)
-        error = None if self._answers is None else next(iter(self._answers.iter_errors(answer.value)), None)
-        if error is not None:
-            path = "".join(f".{part}" for part in error.instance_path)
-            what = f"the answer of tool.execute does not match tool.returns: value{path}: {error.message[:200]}"
-            raise self.code.wrong_shape(answer.run_id, what)
+        try:
+            check_answer(self._answers, answer.value, partial(self.code.engine.work_for, call.tenant))
+        except WrongShape as wrong:
+            raise self.code.wrong_shape(answer.run_id, str(wrong)) from None
         return Called(answer.value)
 
     def _given(self, params: Mapping[str, Any]) -> Any:

@@ -1,0 +1,317 @@
+"""How much work it is at most to check a value against a JSON Schema, computed before it is done. Pure.
+
+The unit is 10 ns on the machine that the figures in docs/adr/0006 were measured on. Every keyword has a weight for what
+it can be made to cost, and a schema becomes a `Plan`: the weights that apply to one place of a value, and the plans of
+the places below. Without references a node of a schema is applied to a place of a value once, so that the sum over the
+places is a bound. `tests/agents/test_schema_work.py` drives the worst known use of every keyword against it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# 40 ms: below the 50 ms that no piece of work may take (`engine.work.LOOP_S`).
+MAX_WORK = 4_000_000
+# A walk over value and schema together costs Python about a microsecond a place.
+MAX_STEPS = 20_000
+
+# Numbers between these compare in one or two microseconds whatever their digits; beyond them it takes up to forty, as
+# the library then computes with hundreds of digits.
+_LARGE, _SMALL = 1e30, 1e-30
+_INT64 = 2**63
+
+# Weights: of any keyword; of a name that is looked up; of comparing a fraction, and one that is far out.
+_KEYWORD, _NAME, _FRACTION, _ODD = 5, 10, 320, 3_000
+_MULTIPLE, _MULTIPLE_ODD = 300, 4_500
+# Of a value below `uniqueItems`, which is hashed; the second is of fractions, which are rendered for that.
+_HASHED, _HASHED_ODD = 40, 400
+# Integers beyond 64 bits with a sign all have one hash, so that each is compared with all others (100 units a pair).
+_PAIR = 100
+# A keyword `unevaluated*` looks at everything again that stands beside it (2.6 times measured).
+_AGAIN = 4
+# Of a character and 1 KiB of compiled pattern, where the automaton does not fit its cache (up to 210 ns).
+PATTERN_UNIT = 25
+
+BRANCHES = ("allOf", "anyOf", "oneOf")
+_IN_PLACE = ("not", "if", "then", "else")
+_OF_ITEMS = ("items", "contains", "unevaluatedItems")
+_OF_OTHERS = ("additionalProperties", "unevaluatedProperties")
+UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LENGTHS = ("minLength", "maxLength", "format", "contentEncoding", "contentMediaType")
+_REQUIRED = ("dependentRequired", "dependencies")
+
+
+@dataclass(slots=True)
+class Weights:
+    """What one value costs, by what it is. `odd` is a number far out, `char` a character of a text."""
+
+    value: float = 0
+    mapping: float = 0
+    fraction: float = 0
+    odd: float = 0
+    char: float = 0
+    pair: float = 0
+
+    def add(self, other: "Weights", times: float = 1) -> None:
+        self.value += times * other.value
+        self.mapping += times * other.mapping
+        self.fraction += times * other.fraction
+        self.odd += times * other.odd
+        self.char += times * other.char
+        self.pair += times * other.pair
+
+    def of(self, counts: "Counts") -> float:
+        """The work on that many values."""
+        return (
+            self.value * counts.values
+            + self.mapping * counts.mappings
+            + self.fraction * counts.fractions
+            + self.odd * counts.odd
+            + self.char * counts.chars
+            + self.pair * counts.huge * counts.huge
+        )
+
+
+@dataclass(slots=True)
+class Plan:
+    """The weights of everything that a schema applies to one place, and the plans of the places below it.
+
+    `keys` applies to the names of an object, `within` to every value at any depth below. `other` and `items` apply to
+    every field and item, whichever of them a schema means.
+    """
+
+    here: Weights = field(default_factory=Weights)
+    keys: Weights = field(default_factory=Weights)
+    within: Weights = field(default_factory=Weights)
+    fields: dict[str, "Plan"] = field(default_factory=dict)
+    other: "Plan | None" = None
+    items: "Plan | None" = None
+
+    def total(self) -> Weights:
+        """All weights together: what applies to a value whose places are not told apart."""
+        summed = Weights()
+        for plan in self._all():
+            for weights in (plan.here, plan.keys, plan.within):
+                summed.add(weights)
+        return summed
+
+    def _all(self) -> "Iterator[Plan]":
+        pending = [self]
+        while pending:
+            plan = pending.pop()
+            yield plan
+            pending += plan.fields.values()
+            pending += [below for below in (plan.other, plan.items) if below is not None]
+
+    def field_named(self, name: str) -> "Plan":
+        return self.fields.setdefault(name, Plan())
+
+    def others(self) -> "Plan":
+        self.other = self.other or Plan()
+        return self.other
+
+    def each_item(self) -> "Plan":
+        self.items = self.items or Plan()
+        return self.items
+
+
+@dataclass(slots=True)
+class Counts:
+    """What there is in a value. Keys of objects count as texts; `huge` are integers beyond 64 bits with a sign."""
+
+    values: int = 0
+    mappings: int = 0
+    fractions: int = 0
+    odd: int = 0
+    chars: int = 0
+    huge: int = 0
+
+    def scalar(self, value: Any) -> None:
+        """Count one value that holds no others."""
+        self.values += 1
+        kind = type(value)
+        if kind is str:
+            self.chars += len(value) if value.isascii() else 4 * len(value)
+        elif kind is float:
+            size = abs(value)
+            if _SMALL < size < _LARGE or not size:
+                self.fractions += 1
+            else:
+                self.odd += 1
+        elif kind is int and not -_INT64 <= value < _INT64:
+            self.odd += 1
+            self.huge += 1
+
+    def names(self, mapping: Mapping[str, Any]) -> None:
+        self.values += len(mapping)
+        for name in mapping:
+            self.chars += len(name) if name.isascii() else 4 * len(name)
+
+
+def counted(value: Any) -> Counts:
+    """What there is in a value, keys included."""
+    counts = Counts()
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            counts.values += 1
+            counts.mappings += 1
+            counts.names(each)
+            pending += each.values()
+        elif isinstance(each, list):
+            counts.values += 1
+            pending += each
+        else:
+            counts.scalar(each)
+    return counts
+
+
+def work(plan: Plan, value: Any) -> float:
+    """A bound of the work of checking the value, told apart place by place. Infinite where telling takes too long."""
+    total, steps = 0.0, 0
+    pending: list[tuple[Plan, Any]] = [(plan, value)]
+    while pending:
+        plan, value = pending.pop()
+        steps += 1
+        counts = Counts()
+        if isinstance(value, dict):
+            counts.values = counts.mappings = 1
+            names = Counts()
+            names.names(value)
+            total += plan.keys.of(names)
+            for name, below in value.items():
+                if (named := plan.fields.get(name)) is not None:
+                    pending.append((named, below))
+                if plan.other is not None:
+                    pending.append((plan.other, below))
+            steps += len(value)
+        elif isinstance(value, list):
+            counts.values = 1
+            if plan.items is not None and steps + len(pending) + len(value) <= MAX_STEPS:
+                pending += [(plan.items, below) for below in value]
+            elif plan.items is not None:
+                return float("inf")
+        else:
+            counts.scalar(value)
+        total += plan.here.of(counts)
+        if plan.within.value and isinstance(value, dict | list):
+            inner = counted(value)
+            steps += inner.values // 10
+            total += plan.within.of(inner)
+        if total > MAX_WORK or steps + len(pending) > MAX_STEPS:
+            return float("inf")
+    return total
+
+
+def plan_of(schema: Any, pattern_kib: Callable[[str], int]) -> Plan:
+    """The plan of a schema. `pattern_kib` says how large a pattern is when it is compiled."""
+    plan = Plan()
+    _Planning(pattern_kib).add(schema, plan, 1)
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    pattern_kib: Callable[[str], int]
+
+    def add(self, schema: Any, plan: Plan, times: float) -> None:
+        """Add what the schema costs at this place, so many times."""
+        plan.here.add(Weights(value=_KEYWORD), times)
+        if not isinstance(schema, dict):
+            return
+        for keyword, said in schema.items():
+            plan.here.add(Weights(value=_KEYWORD), times)
+            self._own(keyword, said, plan, times)
+        beside = times * _AGAIN if any(keyword in schema for keyword in UNEVALUATED) else times
+        self._in_place(schema, plan, beside)
+        self._below(schema, plan, times, beside)
+
+    def _own(self, keyword: str, said: Any, plan: Plan, times: float) -> None:
+        """What a keyword costs that holds no schemas."""
+        if keyword in _BOUNDS:
+            plan.here.add(_compared(said), times)
+        elif keyword == "multipleOf":
+            odd = _is_odd(said)
+            plan.here.add(Weights(fraction=_MULTIPLE_ODD if odd else _MULTIPLE, odd=_MULTIPLE_ODD), times)
+        elif keyword in ("enum", "const"):
+            plan.here.add(_among(said if keyword == "enum" and isinstance(said, list) else [said]), times)
+        elif keyword in _LENGTHS:
+            plan.here.add(Weights(char=1), times)
+        elif keyword == "pattern" and isinstance(said, str):
+            plan.here.add(self._pattern(said), times)
+        elif keyword == "uniqueItems":
+            hashed = Weights(value=_HASHED, fraction=_HASHED, odd=_HASHED_ODD, char=1, pair=_PAIR)
+            plan.within.add(hashed, times)
+        elif keyword == "required" and isinstance(said, list):
+            plan.here.add(Weights(mapping=_NAME * len(said)), times)
+        elif keyword in _REQUIRED and isinstance(said, dict):
+            names = sum(1 + len(each) for each in said.values() if isinstance(each, list))
+            plan.here.add(Weights(mapping=_NAME * (names + len(said))), times)
+
+    def _in_place(self, schema: Mapping[str, Any], plan: Plan, times: float) -> None:
+        """Schemas that apply to the same place."""
+        for keyword in BRANCHES:
+            for each in schema.get(keyword, ()):
+                self.add(each, plan, times)
+        for keyword in _IN_PLACE:
+            if keyword in schema:
+                self.add(schema[keyword], plan, times)
+        for keyword in ("dependentSchemas", "dependencies"):
+            for each in schema.get(keyword, {}).values():
+                if not isinstance(each, list):
+                    plan.here.add(Weights(mapping=_NAME), times)
+                    self.add(each, plan, times)
+
+    def _below(self, schema: Mapping[str, Any], plan: Plan, times: float, beside: float) -> None:
+        """Schemas that apply to fields, names and items."""
+        properties = schema.get("properties", {})
+        plan.here.add(Weights(mapping=len(properties)), times)
+        plan.keys.add(Weights(value=_NAME), times)
+        for name, each in properties.items():
+            self.add(each, plan.field_named(name), times)
+        patterns = schema.get("patternProperties", {})
+        for pattern, each in patterns.items():
+            # For itself, and once more for what it leaves to `additionalProperties`.
+            plan.keys.add(self._pattern(pattern), 2 * beside)
+            self.add(each, plan.others(), times)
+        for keyword in _OF_OTHERS:
+            if keyword in schema:
+                plan.keys.add(Weights(value=_NAME), beside)
+                self.add(schema[keyword], plan.others(), times)
+        if "propertyNames" in schema:
+            names = Plan()
+            self.add(schema["propertyNames"], names, times)
+            plan.keys.add(names.here)
+        for keyword in _OF_ITEMS:
+            if keyword in schema:
+                self.add(schema[keyword], plan.each_item(), beside if keyword == "contains" else times)
+        for each in schema.get("prefixItems", ()):
+            self.add(each, plan.each_item(), times)
+
+    def _pattern(self, pattern: str) -> Weights:
+        return Weights(value=2 * _NAME, char=PATTERN_UNIT * self.pattern_kib(pattern))
+
+
+def _is_odd(number: Any) -> bool:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number:
+        return False
+    return not _SMALL < abs(number) < _LARGE
+
+
+def _compared(number: Any) -> Weights:
+    return Weights(fraction=_ODD if _is_odd(number) else _FRACTION, odd=_ODD)
+
+
+def _among(options: list[Any]) -> Weights:
+    """Of comparing a value with each of these. Texts and the like are looked up; the rest is compared one by one."""
+    if all(isinstance(each, str | bool | None) for each in options):
+        return Weights(value=_NAME)
+    inside = counted(options)
+    number = _ODD if inside.odd else _FRACTION
+    if any(isinstance(each, dict | list) for each in options):  # compared as a whole, with every number in it
+        return Weights(value=inside.values * (3 * _NAME + number), odd=inside.values * _ODD)
+    plain = not inside.fractions and not inside.odd
+    return Weights(value=_NAME if plain else inside.values * number,
+                   fraction=inside.values * number, odd=inside.values * _ODD)  # fmt: skip
