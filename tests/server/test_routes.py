@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import trio
 from keys_support import keyed
-from server_support import FakeService, Running, assert_envelope, parse, request, serving
+from server_support import FakeEngine, FakeService, Running, assert_envelope, parse, request, serving
 
 from engine.errors import Problem
 from server.asgi import Exchange
@@ -329,7 +329,20 @@ def test_a_table_in_which_a_path_has_two_rows_is_refused(rules: Iterable[str]) -
         Table(Route("GET", rule, Need.KEY, _handler) for rule in rules)
 
 
-# ---- what refusals leave behind ---------------------------------------------------------------------------------
+# ---- what refusals cost and leave behind ------------------------------------------------------------------------
+
+
+async def test_a_refused_request_counts_against_its_tenants_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(FakeEngine, "count_request", lambda _, tenant: counted.append(tenant.id))
+    async with asked(tmp_path) as server, server.callers() as callers:
+        targets = ("/admin/tenants", "//admin/tenants", "/metrics", "/nothing", "/limits?agent=a&agent=b", "/limits")
+        for target in targets:
+            for who in ("none", "wrong", "operator", "use"):
+                await callers[who].ask("GET", target)
+        assert counted == ["acme"] * len(targets)
 
 
 async def test_refused_requests_leave_nothing_in_memory(tmp_path: Path) -> None:
