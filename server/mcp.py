@@ -28,7 +28,7 @@ from server.logs import report
 from server.mcp_caller import Caller, Context, http_caller, of_handshake
 from server.mcp_listen import Listeners
 from server.mcp_log import LEVELS, passes, wanted
-from server.mcp_methods import METHODS
+from server.mcp_methods import METHODS, Method
 from server.mcp_pages import PAGE, Cursors
 from server.mcp_progress import told
 from server.mcp_shapes import (
@@ -129,6 +129,9 @@ class _Server(Server[Any]):
 class Handlers:
     """The answers of one service. Who asks, and the agent that the request is limited to, come with the request."""
 
+    # What each method needs; a subclass that answers more has more rows.
+    methods: Mapping[str, Method] = METHODS
+
     def __init__(
         self,
         service: "Service",
@@ -183,7 +186,7 @@ class Handlers:
     async def _permitted(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Let through what the table of methods has, if the caller may have it. Notifications have no handlers."""
         if ctx.request_id is not None:
-            method = METHODS.get(ctx.method)
+            method = self.methods.get(ctx.method)
             if method is None:
                 raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method[:128])
             caller = self._caller(ctx)

@@ -27,6 +27,8 @@ from server.mcp import Handlers
 from server.mcp_caller import Context
 from server.mcp_http import Mcp
 from server.mcp_listen import PROMPTS_CHANGED, TOOLS_CHANGED, Listeners
+from server.mcp_methods import METHODS, Method
+from server.routes import Need
 
 FOLDER = Path(__file__).resolve().parent
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
@@ -249,6 +251,8 @@ TEMPLATE = t.ResourceTemplate(uri_template="test://template/{id}/data", name="te
 
 class Fixtures(Handlers):
     """The server's own handlers, and in front of them what the suite asks for."""
+
+    methods = METHODS | dict.fromkeys(("resources/subscribe", "resources/unsubscribe"), Method(Need.USE, "the same"))
 
     def __init__(self, service: Any, listeners: Listeners) -> None:
         super().__init__(service, listeners)
