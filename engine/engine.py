@@ -329,7 +329,7 @@ class Engine:
     async def watch(self) -> None:
         """The engine's background work. Runs until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervisor.measure_memory, self._pool, self.metrics)
+            nursery.start_soon(supervisor.inspect_workers, self._pool, self.metrics)
             nursery.start_soon(self._turns.watch)
 
 
