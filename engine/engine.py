@@ -335,7 +335,7 @@ class Engine:
         """The engine's background work. Runs until cancelled."""
         with watched(self.loop):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(supervisor.measure_memory, self._pool, self.metrics)
+                nursery.start_soon(supervisor.inspect_workers, self._pool, self.metrics)
                 nursery.start_soon(self._turns.watch)
 
 

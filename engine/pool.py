@@ -134,6 +134,7 @@ class Pool:
             clean
             and worker.alive
             and worker.zygote is self._zygote
+            and worker.resident_bytes <= worker.memory_bound
             and self.settings.isolation == "tenant"
             and worker.runs < self.settings.max_runs_per_worker
         )
@@ -165,7 +166,9 @@ class Pool:
     def _trim(self) -> None:
         """Idle workers of tenants may fill the places that leases leave free, no more."""
         while self._idle and len(self._idle) + len(self._leased) > self._places:
-            self._retire(self._idle.popitem(last=False)[1])
+            worker = self._idle.popitem(last=False)[1]
+            worker.settle()
+            self._retire(worker)
 
     async def _spawn_for_lease(self) -> Worker:
         try:
@@ -223,6 +226,22 @@ class Pool:
             await zygote.ended()
             if zygote.lost.is_set() and not self._closed:
                 log.error("the zygote ended; its workers ended with it")
+
+    def inspect(self) -> list[tuple[Worker, str]]:
+        """Measure and charge the workers that have no run, and end those that do what no honest one does without one.
+
+        Returns those, each with what it did.
+        """
+        caught = []
+        for worker in [*self._pristine, *self._idle.values()]:
+            worker.settle()
+            if (deed := worker.misdeed()) is not None:
+                caught.append((worker, deed))
+                if self._idle.pop(worker.serial, None) is None:
+                    self._pristine.remove(worker)
+                    self._refill.set()
+                self._retire(worker)
+        return caught
 
     def _retire(self, worker: Worker) -> None:
         self._closing[worker.serial] = worker

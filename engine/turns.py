@@ -55,6 +55,8 @@ class Turn:
     def join(self, worker: Worker, cpu_s: float) -> None:
         """A worker begins a run for this turn, which may use `cpu_s`: at once, or when the turn goes on."""
         self._workers[worker] = _Budget(cpu_s, cpu_s)
+        worker.payer = self
+        self._cpu_before_s += worker.owed_s
         if self.ticket.aside:
             worker.halt()
             self._woken = True
@@ -81,9 +83,10 @@ class Turn:
         self._cpu_before_s += cpu_s
 
     def enforce(self) -> None:
-        """End runs that have used up their budgets."""
+        """End runs that have used up their budgets, or hold more memory than they may."""
         for worker, budget in self._workers.items():
             _judge(worker, budget)
+            worker.hold_memory()
 
     def cpu_s(self) -> float:
         """CPU seconds that were used in this turn."""
@@ -125,6 +128,11 @@ class Turn:
         self._counted_s = used
         if over is not None:
             self.end(Mark(Outcome.CPU_LIMIT, quota=over))
+
+    def pay(self, cpu_s: float) -> None:
+        """Charge the tenant for what a worker used after its run of this turn."""
+        if self._ledger is not None:
+            self._ledger.cpu(self.tenant.id, self._quotas, cpu_s, trio.current_time())
 
     def end(self, mark: Mark) -> None:
         """Kill every worker of this turn, for this reason."""

@@ -20,6 +20,7 @@ from sandbox import messages
 from sandbox.frame import encode_frame, encode_frame_head
 from sandbox.kept import Kept
 from sandbox.layers import contradicted, parse_status
+from sandbox.limits import MIB, Limits
 from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run, State
 from sandbox.outcome import Outcome
 
@@ -29,6 +30,15 @@ LARGE_REPLY_BYTES = 1024 * 1024
 # A worker's memory is read when it has computed for this long since. To touch a page for the first time takes it a
 # quarter of a microsecond, so that a run which is not looked at has not grown by more than a few MiB.
 MEMORY_EVERY_CPU_S = 0.001
+# What an honest worker may hold beyond what it held when it was ready. Its Lua state: `memory_bytes` as Lua counts
+# them, which malloc(3) rounds up to at most 1.9 times as much (26 bytes of a short string take 48). Values on their
+# way: in pieces, whole, cut from the frame, decoded, and as Lua's own, each at most the largest that its limits let
+# through. And 64 MiB: arguments, the compiler, fragmentation.
+LUA_ROUNDED_UP, COPIES, SLACK_BYTES = 2, 5, 64 * MIB
+# What an honest worker computes after its answer: it frees the state (0.2 s for 64 MiB of strings, 1.4 for 512), and
+# compiles the script to keep it. That takes 0.02 s a MiB, or whatever a script full of labels takes: as long as its run
+# took for the same, and twice that is allowed.
+AFTER_ANSWER_S, AFTER_ANSWER_S_PER_BYTE, AFTER_ANSWER_RUNS = 0.5, 1 / (128 * MIB), 2
 # Confinement takes milliseconds; on a machine so loaded that it takes this long, nothing could be served anyway.
 READY_TIMEOUT_S = 10.0
 
@@ -48,6 +58,12 @@ class Sinks(Protocol):
     def on_log(self, message: Log, /) -> Awaitable[None] | None: ...
 
     def on_progress(self, message: Progress, /) -> None: ...
+
+
+class Payer(Protocol):
+    """Who is charged for what a worker computes beside runs."""
+
+    def pay(self, cpu_s: float, /) -> None: ...
 
 
 class WorkerLost(Exception):
@@ -75,6 +91,18 @@ class Worker:
         self._run_cpu_s: float | None = 0.0  # what that used, None while it is under way
         # CPU seconds that the supervisor spent on the answer of the last run, if that was a large one.
         self.judging_cpu_s = 0.0
+        # Invariant: what it has computed up to `_settled_cpu_s` was charged to a run or to `payer`, or was nobody's:
+        # its start. `owed_s` is what lay between that and the begin of the run under way, for whose turn it is.
+        self.payer: Payer | None = None
+        self._settled_cpu_s = 0.0
+        self.owed_s = 0.0
+        # What it may hold: grows with the limits of the runs that it has served, as freed memory may stay with it.
+        self.memory_bound = 0
+        self._most_lua_bytes = 0
+        self._bound_for: Limits | None = None
+        # When it was ready.
+        self._pristine_cpu_s = 0.0
+        self._pristine_bytes = 0
         self.bytes_out = 0
         # As last measured, and its CPU time then.
         self.resident_bytes = 0
@@ -106,7 +134,7 @@ class Worker:
                     if isinstance(message, Ready) and message.version == messages.PROTOCOL_VERSION:
                         self.layers = message.layers
                         self._check_layers()
-                        self.measure_memory()
+                        self._be_pristine()
                         return
         if not self._child.ended.is_set():
             with trio.move_on_after(1):
@@ -123,16 +151,57 @@ class Worker:
             if layer.state == "active" and (against := contradicted(layer.name, status)):
                 raise WorkerLost(f"a new worker claims the layer {layer.name}, but its {against}")
 
+    def _be_pristine(self) -> None:
+        """It is ready: what it used and holds by now is no tenant's."""
+        self._settled_cpu_s = self._cpu_at_begin_s = self._pristine_cpu_s = self.cpu_s()
+        self.measure_memory()
+        self._pristine_bytes = self.resident_bytes
+        self.memory_bound = self._pristine_bytes + SLACK_BYTES
+
     def begin(self) -> None:
-        """A run begins now: what it uses is counted from here."""
+        """A run begins now: what it uses is counted from here, and what it used since the last one is `owed_s`."""
         self.runs += 1
         self.bytes_out = 0
         self.judging_cpu_s = 0.0
         self._cpu_at_begin_s, self._run_cpu_s = self.cpu_s(), None
+        self.owed_s = max(0.0, self._cpu_at_begin_s - self._settled_cpu_s)
 
     def end(self) -> None:
         """The run has ended: what the worker does from here on is no part of it."""
         self._run_cpu_s = self.run_cpu_s()
+        self._settled_cpu_s = self._cpu_at_begin_s + self._run_cpu_s
+
+    def settle(self) -> None:
+        """Between runs: measure it, and charge what it used since it was last charged for to whom it served last."""
+        now = self.cpu_s()
+        self._measure_memory(now)
+        spent, self._settled_cpu_s = now - self._settled_cpu_s, now
+        if self.payer is not None and spent > 0:
+            self.payer.pay(spent)
+
+    def misdeed(self) -> str | None:
+        """Between runs: what it did since the last one that no honest worker does, as last measured."""
+        run_s = self.run_cpu_s()
+        after_answer_s = self._settled_cpu_s - self._cpu_at_begin_s - run_s
+        bound_s = AFTER_ANSWER_S + self._most_lua_bytes * AFTER_ANSWER_S_PER_BYTE + run_s * AFTER_ANSWER_RUNS
+        if after_answer_s > bound_s:
+            return f"computed for {after_answer_s:.2f} s after its answer"
+        if self.resident_bytes > self.memory_bound:
+            return f"holds {self.resident_bytes >> 20} MiB after its answer, more than {self.memory_bound >> 20}"
+        return None
+
+    def hold_memory(self) -> None:
+        """End the run under way if the worker holds more memory than the allocator lets any script have."""
+        self.measure_memory()
+        if self.resident_bytes > self.memory_bound:
+            self.kill(Mark(Outcome.MEMORY_LIMIT, "memory_bytes", self.resident_bytes - self._pristine_bytes))
+
+    def _bind(self, limits: Limits) -> None:
+        self._bound_for = limits
+        self._most_lua_bytes = max(self._most_lua_bytes, limits.memory_bytes)
+        values = COPIES * max(limits.output_bytes, limits.http_bytes, limits.fs_bytes)
+        own = self._pristine_bytes + LUA_ROUNDED_UP * self._most_lua_bytes + values + SLACK_BYTES
+        self.memory_bound = max(self.memory_bound, own)
 
     def run_cpu_s(self) -> float:
         """CPU seconds of the run under way, or of the last one."""
@@ -148,6 +217,8 @@ class Worker:
         with trio.CancelScope(deadline=trio.current_time() + limits.values.timeout_s) as deadline:
             self._run_scope = deadline
             try:
+                if limits.values is not self._bound_for:
+                    self._bind(limits.values)
                 self._expect_silence()
                 self._conversation.begin(message, limits.values)
                 await self._send(message)
@@ -293,7 +364,9 @@ class Worker:
 
         After a run that has computed too little to touch much memory, what was read last stands.
         """
-        cpu_s = self._cpu_at_begin_s + self.run_cpu_s()
+        self._measure_memory(self._cpu_at_begin_s + self.run_cpu_s())
+
+    def _measure_memory(self, cpu_s: float) -> None:
         if cpu_s - self._measured_at_cpu_s < MEMORY_EVERY_CPU_S and self.peak_memory_bytes:
             return
         self._measured_at_cpu_s = cpu_s

@@ -67,6 +67,12 @@ _INSIDE: dict[str, str] = {
     "an answer that is too deep": "send(Done(bytes([0x91]) * 5000 + NIL)); sleep()",
     "a claim of too little memory": "return Failed('memory_limit', 'x', '')",
     "modules": "return Done(msgspec.msgpack.encode([n for n, m in sys.modules.items() if m]))",
+    "more memory than a script can have, then silence": "hoard = b'x' * (400 << 20); sleep()",
+    "more memory than a script can have, then a host call": "hoard = b'x' * (400 << 20); send(held); sleep()",
+    "more memory than a script can have, then work": "hoard = b'x' * (400 << 20)\n    while True: pass",
+    "work after its answer": "send(Done(NIL))\n    while True: pass",
+    "memory after its answer": "send(Done(NIL)); hoard = b'x' * (400 << 20); sleep()",
+    "memory before its answer, and then silence": "hoard = b'x' * (400 << 20); send(Done(NIL)); sleep()",
     "a second answer later": "send(Done(NIL)); time.sleep(0.3); send(Done(msgspec.msgpack.encode('stale'))); sleep()",
 }
 
@@ -126,6 +132,14 @@ INSIDE: dict[str, Expected] = {
     "a claim of too little memory": Expected(Outcome.MEMORY_LIMIT, message="limits.memory_bytes"),
 }
 
+# Carried out around a clean answer, and what the log then says of the worker.
+AFTER_ANSWER = {
+    "work after its answer": "after its answer",
+    "memory after its answer": "MiB after its answer",
+}
+# Ended by what the worker holds, whatever it does then.
+HOARDING = tuple(name for name in _INSIDE if name.startswith("more memory than a script can have"))
+
 _HOSTILE = """
 import ctypes, os, socket, sys, time, msgspec
 from sandbox import worker as honest
@@ -159,6 +173,7 @@ def hostile(vm, run, code, channel):
     return FAULTS[name](run, raw, send, channel)
 
 call = HostCall("context.search", msgspec.msgpack.encode({"query": "x"}))
+held = HostCall("context.search", HOLD)
 FAULTS = {}
 """
 

@@ -19,6 +19,11 @@ class Computing:
     """A worker that uses all the CPU time it is let have."""
 
     awaiting = False
+    owed_s = 0.0
+    payer: Turn | None = None
+
+    def hold_memory(self) -> None:
+        pass
 
     def __init__(self) -> None:
         self._used = 0.0
