@@ -74,9 +74,11 @@ lock: ## resolve the lock files anew (needs uv on the PATH)
 clean: ## remove what set-up and tests left
 	rm -rf .venv .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-soak: .venv/.dev-ready ## 10,000 mixed runs, a fifth of them hostile, and 20,000 requests of MCP; nothing may be left over
-	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(SOAK)
+soak: .venv/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP
+	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/http_soak.py $(SOAK)
+	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(RUN_SOAK)
 	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
 
-fuzz: .venv/.dev-ready ## ten minutes of random Lua; only outcomes are allowed
+fuzz: .venv/.dev-ready ## five minutes of what costs the supervisor most, ten of random Lua; only outcomes are allowed
+	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)
 	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/fuzz.py $(FUZZ)

@@ -1,8 +1,10 @@
 """The soak and the fuzzer, short: `make soak` and `make fuzz` run the same code for long."""
 
+import http_soak
 import mcp_soak
 import pytest
 from fuzz import KINDS, fuzz
+from fuzz_supervisor import climb
 from soak import problems, soak
 
 
@@ -19,6 +21,32 @@ async def test_a_short_soak_leaves_no_process_descriptor_or_cgroup() -> None:
     assert figures.outcomes["ok"] > 0
     leftovers = [problem for problem in problems(figures) if "ping" not in problem]  # a figure, not for a noisy machine
     assert leftovers == []
+
+
+async def test_a_short_search_for_what_costs_the_supervisor_most_finds_nothing_beyond_the_bounds() -> None:
+    best, worst = await climb(seconds=30, tries=3)
+    assert all(found[0].ns_a_byte > 0 for found in best.values())
+    assert [f"{cost.name}: {problem}" for cost in worst for problem in cost.problems()] == []
+
+
+async def test_a_short_soak_over_http_fails_nobody_who_behaves_and_leaves_nothing_behind() -> None:
+    figures = await http_soak.soak(0.25, seed=3)
+    assert figures.answers.total() > 50
+    assert figures.attacks.total() > 5
+    leftovers = [each for each in http_soak.problems(figures) if "/health" not in each]  # a figure, as above
+    assert leftovers == []
+
+
+def test_a_soak_over_http_reports_what_it_must_not_show() -> None:
+    rest = {"tasks": 20, "descriptors": 30, "processes": 6, "memory": 100}
+    figures = http_soak.Figures(before=rest, after={**rest, "tasks": 21, "memory": 200}, status=0)
+    figures.failed.append("steady-1 GET /limits: 429")
+    figures.pings, figures.lags = [0.001] * 90 + [0.2] * 10, [0.0] * 90 + [0.2] * 10
+    figures.attacks["no answer"] = 2
+    found = http_soak.problems(figures)
+    assert [each.split()[0] for each in found] == ["1", "/health", "tasks", "memory", "attacks"]
+    figures.lags = [0.01] * 100  # then it was the machine
+    assert not any(each.startswith("/health") for each in http_soak.problems(figures))
 
 
 async def test_a_short_soak_of_mcp_leaves_no_task_worker_or_descriptor_and_its_memory_flat() -> None:

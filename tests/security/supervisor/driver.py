@@ -241,10 +241,8 @@ def outcome(answer: Response) -> str:
 
 def not_allowed(answer: Response, may_violate: bool) -> str:
     """Why an answer is none that an attack may get. Served, or refused with a typed error: nothing else."""
-    if answer.status < 400:
-        return ""
     said = outcome(answer)
-    if said == str(answer.status):
+    if answer.status >= 400 and said == str(answer.status):
         return f"{said} without an envelope: {answer.body[:200]!r}"
     ours = ("internal", "-32603", *(() if may_violate else ("policy_violation", "worker_lost")))
     return f"{said}: {answer.body[:200]!r}" if said.endswith(ours) else ""

@@ -84,10 +84,12 @@ def _heads() -> dict[str, Ask]:
     }
 
 
+BODIES = bodies()
+
 ATTACKS = (
-    *(_rest(name, body, "/agents/echo/prompt") for name, body in bodies().items()),
-    *(_rest(name, body, "/agents/nobody/prompt") for name, body in list(bodies().items())[:2]),
-    *(_rest(name, body, "/admin/tenants") for name, body in list(bodies().items())[:1]),
+    *(_rest(name, body, "/agents/echo/prompt") for name, body in BODIES.items()),
+    *(_rest(name, body, "/agents/nobody/prompt") for name, body in list(BODIES.items())[:2]),
+    *(_rest(name, body, "/admin/tenants") for name, body in list(BODIES.items())[:1]),
     *(_mcp(name, "prompts/get", b'{"name":"echo","arguments":{"a":[', unit, b"]}}") for name, unit in UNITS.items()),
     *(
         _mcp(name, "tools/call", b'{"name":"lists","arguments":{"a":[', unit, b"]}}")

@@ -1,7 +1,8 @@
 """The server that is attacked: `python target.py FOLDER`. It is `run_server` of the configuration in the folder.
 
 Workers in it carry out `frames.FRAMES` for scripts that ask for one by their first line, as machine code in a worker
-could. A local socket tells what the supervisor did: `b` begins a measurement, `e` ends it, `l` counts what is left.
+could. A local socket tells what the supervisor did: `b` begins a measurement, `e` ends it, `l` counts what is left,
+and `s` tells the longest piece since it was last asked.
 """
 
 import gc
@@ -81,7 +82,7 @@ class Eye:
         """A line of JSON for every byte."""
         async for data in stream:
             for command in data.decode():
-                told = {"b": self._begin, "e": self._end, "l": self._left}[command]()
+                told = {"b": self._begin, "e": self._end, "l": self._left, "s": self._since}[command]()
                 await stream.send_all(json.dumps(told).encode() + b"\n")
             if command == "b":  # what this measurement itself cost is not part of it
                 await trio.lowlevel.checkpoint()
@@ -113,6 +114,15 @@ class Eye:
             "growth": memory("VmHWM") - self._resident,
             "reference_s": reference_s(),
         }
+
+    def _since(self) -> dict[str, float]:
+        assert self.watch is not None
+        if self._probe is None or not self._probe.on:
+            self._probe = Probe()
+        kept_s, held_s = self.watch.lag().cpu_s, self._probe.held_s
+        self.watch.forget()
+        self._probe.held_s = 0.0
+        return {"kept_s": kept_s, "held_s": held_s}
 
     def _left(self) -> dict[str, int]:
         gc.collect()  # what waits for the collector is not left over
