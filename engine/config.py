@@ -311,6 +311,8 @@ class ServerConfig(_Model):
     max_body_bytes: Count = 4 * MIB
     body_timeout_s: Seconds = 15
     graceful_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10
+    max_connections: Count = 4096
+    max_connections_per_address: Count = 1024
 
 
 class SandboxConfig(_Model):

@@ -28,6 +28,14 @@ WORK: dict[str, WorkSpec] = {
     spec.name: spec
     for spec in (
         WorkSpec(
+            "head", "the head of a request is read",
+            16 * 1024, 128, "server/framing.py", "the operator: no key is known yet",
+        ),
+        WorkSpec(
+            "chunks", "the chunks of a body are taken apart",
+            256 * 1024, None, "beside server.max_body_bytes", "the operator",
+        ),
+        WorkSpec(
             "body", "a request's JSON is parsed and checked",
             None, 100_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
             "the tenant's CPU seconds",

@@ -18,7 +18,7 @@ from hypercorn.config import Config as HypercornConfig
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from engine.memory import give_back_large_blocks
-from server import http1, logs, rest
+from server import connections, logs, rest
 from server.access import Access, is_loopback
 from server.asgi import App, Receive, Scope, Send, exchange_of, send_answer
 from server.auth import Auth
@@ -88,13 +88,16 @@ async def serve_app(
     stop: trio.Event,
     *,
     graceful_timeout_s: float,
-    max_connections: int | None = None,
+    settings: ServerConfig | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` is set, then drain: in-flight requests get `graceful_timeout_s`, the rest is told and cut."""
-    if max_connections is None:
-        # Half of the descriptors, so that the other half is left for workers and the store.
-        max_connections = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    """Serve until `stop` is set, then drain: in-flight requests get `graceful_timeout_s`, the rest is told and cut.
+
+    `settings` say how many connections may be open.
+    """
+    settings = settings or ServerConfig()
+    # Half of the descriptors at most, so that the other half is left for workers and the store.
+    max_connections = min(settings.max_connections, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
     config = HypercornConfig()
     config.keep_alive_timeout = KEEP_ALIVE_S
     config.graceful_timeout = graceful_timeout_s + FAREWELL_S
@@ -110,8 +113,15 @@ async def serve_app(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(farewell)
-        await http1.serve(
-            guard, [listener], config, stop=stop.wait, max_connections=max_connections, task_status=task_status
+        await connections.serve(
+            guard,
+            [listener],
+            config,
+            stop=stop.wait,
+            max_connections=max_connections,
+            max_connections_per_address=settings.max_connections_per_address,
+            head_timeout_s=guard.body_timeout_s,
+            task_status=task_status,
         )
         nursery.cancel_scope.cancel()
 
@@ -147,7 +157,8 @@ async def run_server(
     """Serve until SIGTERM or SIGINT and return the exit status: 0 after a farewell, 1 after a fault, 2 if refused.
 
     `bind` overrides the configured address; port 0 takes any free one and the banner says which. With `strict`, one
-    script that failed to load is reason enough not to start. A second signal ends everything at once.
+    script that failed to load is reason enough not to start. A second signal ends everything at once, and the status is
+    that of a process which it killed: 130 or 143.
 
     Raises what opening the service raises: a store or a sandbox that cannot be used.
     """
@@ -161,11 +172,12 @@ async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -
     everything is open. What it raises before that comes out, except Refused, which is told here.
     """
     logs.configure()
-    stop, serving = trio.Event(), trio.Event()
+    signals = _Signals()
+    stop, serving = signals.stop, signals.serving
     status = 0
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(_watch_signals, stop, serving, nursery.cancel_scope)
+            await nursery.start(signals.watch, nursery.cancel_scope)
             status = await run(stop, serving)
             nursery.cancel_scope.cancel()
     except Exception as error:
@@ -178,7 +190,7 @@ async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -
         log.error("the server failed", exc_info=error)
         print("error: the server failed; the log above says why", file=sys.stderr)
         return 1
-    return status
+    return signals.status or status
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +245,7 @@ async def _run(
     stop: trio.Event,
     serving: trio.Event,
 ) -> int:
-    graceful_timeout_s = loaded.config.server.graceful_timeout_s
+    settings = loaded.config.server
     async with open_server(loaded, bind, opener) as ready:
         service = ready.service
         _say(loaded_lines(service))
@@ -246,9 +258,10 @@ async def _run(
         gc.freeze()
         give_back_large_blocks()
         serving.set()
-        await serve_app(ready.guard, ready.listener, stop, graceful_timeout_s=graceful_timeout_s)
+        timeout = settings.graceful_timeout_s
+        await serve_app(ready.guard, ready.listener, stop, graceful_timeout_s=timeout, settings=settings)
         # Whatever requests began has ended with them; this waits for what the engine began by itself.
-        with trio.move_on_after(graceful_timeout_s):
+        with trio.move_on_after(timeout):
             await service.engine.drain()
     return 0
 
@@ -265,16 +278,24 @@ def _url(host: str, listener: trio.SocketListener) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _watch_signals(
-    stop: trio.Event,
-    serving: trio.Event,
-    everything: trio.CancelScope,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
+class _Signals:
     """The first signal asks for a farewell, unless things are still being opened; the second ends everything."""
-    with trio.open_signal_receiver(*_SIGNALS) as signals:
-        task_status.started()
-        async for _ in signals:
-            if stop.is_set() or not serving.is_set():
-                everything.cancel()
-            stop.set()
+
+    def __init__(self) -> None:
+        self.stop = trio.Event()
+        self.serving = trio.Event()
+        # The exit status, where a second signal has ended everything.
+        self.status = 0
+
+    async def watch(
+        self, everything: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(*_SIGNALS) as signals:
+            task_status.started()
+            async for number in signals:
+                if self.stop.is_set():
+                    self.status = 128 + number
+                    everything.cancel()
+                elif not self.serving.is_set():
+                    everything.cancel()
+                self.stop.set()

@@ -40,6 +40,7 @@ class Exchange:
         "client_gone",
         "draining",
         "ending",
+        "expecting",
         "finished",
         "found",
         "headers",
@@ -74,6 +75,8 @@ class Exchange:
         self.buffered = 0
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
         self.pending = body is None and (b"content-length" in headers or b"transfer-encoding" in headers)
+        # Whether the client sends its body only when it is received (RFC 9110 section 10.1.1), and it was not yet.
+        self.expecting = self.pending and b"100-continue" in headers.get(b"expect", b"").lower()
         self.draining = False
         self.on_drain: Callable[[], None] | None = None
         self.ending = False

@@ -195,6 +195,7 @@ class Guard:
         with trio.move_on_after(self.body_timeout_s):
             while True:
                 message = await receive()
+                exchange.expecting = False
                 if message["type"] == "http.disconnect":
                     exchange.client_gone = True
                     return None
@@ -269,6 +270,10 @@ async def _answer_early(answer: Answer, cors: Headers, exchange: Exchange, recei
     bytes for the next request, or stops reading, wedges the connection. So the rest is read first if it is small, else
     the connection is closed, after the answer had its chance to arrive (RFC 9112 section 9.6).
     """
+    if exchange.pending and exchange.expecting:
+        # Receiving would ask for the body. A client that waits to be asked sends none after this (RFC 9110 10.1.1).
+        await _answer(answer, [*cors, _CLOSE], exchange, send)
+        return
     if not exchange.pending or await _discard(exchange, receive, DRAIN_BYTES, DRAIN_S):
         await _answer(answer, cors, exchange, send)
         return

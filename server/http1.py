@@ -1,25 +1,24 @@
-"""HTTP/1.1 on trio: Hypercorn's protocol, with the few things changed that a server for strangers needs.
+"""HTTP/1.1 on trio: Hypercorn's streams and h11's answers, in a shell that a server for strangers needs.
 
 Hypercorn's own `serve` also speaks HTTP/2 and WebSocket, which nothing here uses: a request to switch is ignored, as
 RFC 9110 section 7.8 allows, so that there is one protocol to defend. What else differs:
 
-- what h11 refuses is answered in the envelope;
-- an application hears of a client that left through a callback, which costs no task (`ON_DISCONNECT`);
+- what is no request, or more than one, is refused in the envelope (`server.framing`), whatever packets it comes in;
+- reading costs no task: `server.poller` calls back, a request starts the task that answers it;
+- an application hears of a client that left through a callback (`ON_DISCONNECT`), whatever the client sent before;
 - a client that stops reading is given up after `WRITE_TIMEOUT_S`: writes are shielded from cancellation, so such a
   client would hold up the end of the process;
 - no broken connection ends the server;
 - an answer with a known length leaves in one packet;
 - a plain request that is answered plainly (`server.plain`) goes past h11 and Hypercorn's events, which cost more than
-  all else that is done for it here. As soon as either is less plain, h11 gets the request as it came.
+  all else that is done for it here. As soon as the answer is less plain, h11 writes it.
 """
 
-import os
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import lru_cache, partial
-from itertools import chain
-from math import inf
-from socket import MSG_PEEK
+from dataclasses import dataclass
+from functools import lru_cache
 from time import time
 from typing import Any, cast
 from urllib.parse import unquote
@@ -27,35 +26,46 @@ from urllib.parse import unquote
 import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed, RawData, Updated
-from hypercorn.protocol.events import Body, EndBody, Request, StreamClosed
+from hypercorn.protocol.events import Response
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
-from hypercorn.trio.worker_context import EventWrapper, WorkerContext
+from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from engine.errors import Code, Problem, leaf
 from server.asgi import BODY, ON_DISCONNECT, App, Message
-from server.logs import log, report
+from server.framing import Chunked, FramingError, Sized, find_end, read_head
+from server.logs import report
+from server.places import Phase
 from server.plain import PlainRequest, has_length, read_request, write_answer
-from server.problems import problem_answer
+from server.poller import ENDED, HELD, READ, Poller
+from server.problems import internal, problem_answer
 
 # How much is read from a connection at once.
 RECEIVE_BYTES = 64 * 1024
-# How many pieces of a body may wait for the application; beyond it the client waits.
-BACKLOG = 10
+# How much of a body may wait for the application; beyond it the client waits.
+BACKLOG_BYTES = 4 * RECEIVE_BYTES
 # A reader that takes nothing for this long is gone. Long enough for a laptop's lid and a lost Wi-Fi.
 WRITE_TIMEOUT_S = 30.0
-# After the farewell, how long a connection may take to close before it is cut.
+# After the last answer, how long a client may take to close, and how much it may still send: closing with unread bytes
+# would reset the connection, and a reset may overtake the answer (RFC 9112 section 9.6).
 CLOSE_S = 1.0
-# How often connections on which nothing is asked are looked at. Deadlines of their own would be set twice a request.
-SWEEP_S = 1.0
+LINGER_BYTES = 1024 * 1024
+
+_CLOSE = (b"connection", b"close")
+_SHUTTING_DOWN = Problem(Code.UNAVAILABLE, "the server is shutting down")
 
 
-def _http_scope(
-    protocol: "Http1", method: str, target: bytes, headers: list[tuple[bytes, bytes]], watch: Callable[..., None]
-) -> dict[str, Any]:
+def raw_answer(config: Config, problem: Problem, status: int | None = None, *, bodiless: bool = False) -> bytes:
+    """The bytes of an answer that ends its connection, for where no stream can say it."""
+    answer = problem_answer(problem, status)
+    lines = b"".join([b"%s: %s\r\n" % header for header in [*answer.headers, _CLOSE]])
+    more = _more_lines(config, int(time()))
+    return b"HTTP/1.1 %d \r\n%s%s\r\n%s" % (answer.status, lines, more, b"" if bodiless else answer.body)
+
+
+def _http_scope(protocol: "Http1", method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     """What an application is told of a request."""
     path, _, query = target.partition(b"?")
     return {
@@ -73,57 +83,49 @@ def _http_scope(
         "server": protocol.server,
         "state": {},
         "extensions": {},
-        ON_DISCONNECT: watch,
     }
 
 
 class Stream(HTTPStream):
     """One request and its answer, by way of h11."""
 
-    def __init__(self, protocol: "Http1", start: Callable[..., None], app: App) -> None:
+    def __init__(self, protocol: "Http1", app: App) -> None:
         super().__init__(
             cast(Any, app), protocol.config, protocol.context, cast(Any, None), False, protocol.client,
             protocol.server, protocol.stream_send, STREAM_ID,
         )  # fmt: skip
         self._protocol = protocol
         self._application = app
-        self._start = start
-        self._put, self._receive = trio.open_memory_channel[Message](BACKLOG)
-        # The last piece of the body so far: it waits for the next event, which says whether there are more.
-        self._last: bytes | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        # Whether all of the body is here, and whether the application has it.
+        self._complete = False
+        self._passed_on = False
+        # Set when there is something to receive.
+        self._news = trio.Event()
         self._on_disconnect: Callable[[], None] | None = None
 
-    async def handle(self, event: Any) -> None:
-        if self.closed:
-            return
-        if isinstance(event, Request):
-            self._open(event)
-        elif isinstance(event, Body):
-            if self._last is not None:
-                await self._pass_on({"type": "http.request", "body": self._last, "more_body": True})
-            self._last = bytes(event.data)
-        elif isinstance(event, EndBody):
-            await self._pass_on({"type": "http.request", "body": self._last or b"", "more_body": False})
-        elif isinstance(event, StreamClosed):
-            self.closed = True
-            if self._on_disconnect is not None and self.state is not ASGIHTTPState.CLOSED:
-                self._on_disconnect()
-            self._put.close()
-
-    async def _pass_on(self, message: Message) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # answered: nobody wants the rest
-            await self._put.send(message)
-
-    def _open(self, request: Request) -> None:
+    def open(self, scope: dict[str, Any]) -> None:
+        """The request's head is here."""
+        scope[ON_DISCONNECT] = self._watch
         self.start_time = 0.0  # for an access log, which there is not
-        scope = _http_scope(self._protocol, request.method, request.raw_path, request.headers, self._watch)
-        scope["http_version"] = request.http_version
         self.scope = cast(Any, scope)
-        self._start(self._run)
+
+    def put(self, data: bytes) -> bool:
+        """A piece of the body. Returns whether there is room for more."""
+        self._pieces.append(data)
+        self._size += len(data)
+        self._news.set()
+        return self._size < BACKLOG_BYTES
+
+    def complete(self) -> None:
+        """The body is all here."""
+        self._complete = True
+        self._news.set()
 
     def take_over(self, scope: dict[str, Any], on_disconnect: Callable[[], None]) -> None:
         """Carry the answer of an application that runs already, and has the request."""
-        self._receive.close()
+        self._passed_on = True
         self.start_time = 0.0
         self.scope = cast(Any, scope)
         self._on_disconnect = on_disconnect
@@ -135,20 +137,42 @@ class Stream(HTTPStream):
         else:
             self._on_disconnect = callback
 
-    async def _receive_message(self) -> Message:
-        try:
-            return await self._receive.receive()
-        except trio.EndOfChannel:
-            return {"type": "http.disconnect"}
+    def leave(self) -> None:
+        """The client is gone, or has its answer."""
+        if self.closed:
+            return
+        self.closed = True
+        self._news.set()
+        if self._on_disconnect is not None and self.state is not ASGIHTTPState.CLOSED:
+            self._on_disconnect()
 
-    async def _run(self) -> None:
+    async def handle(self, event: Any) -> None:
+        """What Hypercorn tells of the stream is that it is closed."""
+        self.leave()
+
+    async def _receive_message(self) -> Message:
+        if not self._pieces and not self._complete:
+            await self._protocol.ask_for_body()
+        while not self.closed:
+            if self._pieces or (self._complete and not self._passed_on):
+                data, self._pieces, self._size = b"".join(self._pieces), [], 0
+                self._passed_on = self._complete
+                self._protocol.want_more()
+                return {"type": "http.request", "body": data, "more_body": not self._complete}
+            self._news = trio.Event()
+            await self._news.wait()
+        return {"type": "http.disconnect"}
+
+    async def run(self) -> None:
+        """Have the application answer."""
+        problem = None
         try:
             await self._application(cast(Any, self.scope), self._receive_message, cast(Any, self.app_send))
         except Exception as error:
-            report(leaf(error), "application")
+            problem = internal(report(leaf(error), "application"))
         finally:
-            self._receive.close()
-            await self.app_send(None)
+            if not self.closed:
+                self._protocol.conclude(problem or _SHUTTING_DOWN)
 
 
 class PlainStream:
@@ -157,7 +181,8 @@ class PlainStream:
     def __init__(self, protocol: "Http1", request: PlainRequest) -> None:
         self._protocol = protocol
         self._request = request
-        self._scope = _http_scope(protocol, request.method, request.target, request.headers, self._watch)
+        self._scope = _http_scope(protocol, request.method, request.target, request.headers)
+        self._scope[ON_DISCONNECT] = self._watch
         self._scope[BODY] = request.body
         self._read = False
         # The head of the answer: it waits for the body, which says whether both are plain.
@@ -169,22 +194,16 @@ class PlainStream:
         self._ended: trio.Event | None = None
         self._on_disconnect: Callable[[], None] | None = None
 
-    @property
-    def taken_over(self) -> bool:
-        """Whether the request is h11's now."""
-        return self._stream is not None
-
     async def run(self) -> None:
         """Have the application answer."""
+        problem = None
         try:
             await self._protocol.application(self._scope, self._receive, self._send)
         except Exception as error:
-            report(leaf(error), "application")
+            problem = internal(report(leaf(error), "application"))
         finally:
             if not self._over:
-                if self._stream is None:
-                    await self._hand_over()
-                await cast(Stream, self._stream).app_send(None)
+                self._protocol.conclude(problem or _SHUTTING_DOWN)
 
     def _watch(self, callback: Callable[[], None]) -> None:
         if self._over:
@@ -224,6 +243,8 @@ class PlainStream:
             if self._begun is not None and not message.get("more_body", False):
                 body = message.get("body", b"")
                 more = _more_lines(self._protocol.config, int(time()))
+                if self._protocol.last:
+                    more += b"connection: close\r\n"
                 data = write_answer(self._begun["status"], self._begun["headers"], body, more)
                 if data is not None:
                     await self._protocol.answer_plainly(self, data)
@@ -233,7 +254,7 @@ class PlainStream:
 
     async def _hand_over(self) -> None:
         """Let h11 have the request after all, and the answer as far as it is known."""
-        self._stream = self._protocol.take_over(self._request)
+        self._stream = self._protocol.take_over()
         self._stream.take_over(self._scope, self.leave)
         if self._begun is not None:
             await self._stream.app_send(cast(Any, self._begun))
@@ -245,95 +266,181 @@ def _more_lines(config: Config, second: int) -> bytes:
     return b"".join(b"%s: %s\r\n" % header for header in config.response_headers("h11"))
 
 
-class Pause(EventWrapper):
-    """While a request is served and the next one is here already, nobody reads the connection.
-
-    Its end would go unseen, and the work would go on for a client that left. So `wait` looks for the end without
-    taking bytes, and raises BrokenResourceError when it comes. It cannot see past bytes that were not taken yet.
-    """
-
-    def __init__(self, socket: trio.socket.SocketType) -> None:
-        super().__init__()
-        self._socket = socket
-
-    async def wait(self) -> None:
-        left = False
-
-        async def look() -> None:
-            nonlocal left
-            try:
-                left = not await self._socket.recv(1, MSG_PEEK)
-            except (OSError, trio.ClosedResourceError):  # cut by the client, or closed on our side
-                left = True
-            if left:
-                await self.set()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(look)
-            await super().wait()
-            nursery.cancel_scope.cancel()
-        if left:
-            raise trio.BrokenResourceError
-
-
 class Http1(H11Protocol):
     """One connection's protocol: bytes to requests, answers to bytes."""
 
-    def __init__(
-        self, shell: "Connection", app: App, start: Callable[..., None], socket: trio.socket.SocketType, *arguments: Any
-    ) -> None:
+    def __init__(self, shell: "Connection", app: App, *arguments: Any) -> None:
         super().__init__(cast(Any, app), *arguments)
         self.application = app
-        self.can_read = Pause(socket)
         self._shell = shell
-        self._start = start
-        self._held = b""
-        # The plain request under way. Invariant: unless it was taken over, h11 has not heard of it and is idle.
+        # Bytes that no request has taken yet, of which so many are known to have no end of a head.
+        self._buffer = b""
+        self._searched = 0
+        # What is still to come of the body of the request under way. Invariant: None where there is no request.
+        self._body: Sized | Chunked | None = None
+        # The plain request under way, and a stream if there is one by way of h11: both where that has taken over.
         self._plain: PlainStream | None = None
+        self.stream: Stream | None = None
+        # The head of an answer that waits for its body.
+        self._held = b""
+        # Whether nothing was said yet of the answer under way, and whether it must have no body.
+        self._silent = True
+        self._bodiless = False
+        # The client waits for a 100 before it sends its body.
+        self._expected = False
 
-    async def handle(self, event: Any) -> None:
-        if isinstance(event, RawData):
-            # The next request is here before the answer, or the end is, which `wait` sees.
-            if self._plain is not None and not self._plain.taken_over:
-                await self.can_read.clear()
-                await self.can_read.wait()
-            elif (request := self._plain_request(event.data)) is not None:
-                self.keep_alive_requests += 1
-                self._plain = PlainStream(self, request)
-                self._shell.rest(False)
-                self._start(self._plain.run)
-                return
-        elif isinstance(event, Closed) and self._plain is not None:
-            self._plain.leave()
-        await super().handle(event)
+    # ---- what the client sends -----------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a complete request is being answered: then no more is taken."""
+        return self._plain is not None or (self.stream is not None and self._body is None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was taken belongs to requests that are complete."""
+        return not self._buffer and self._body is None
+
+    @property
+    def last(self) -> bool:
+        """Whether the connection ends with the answer under way, because the server does."""
+        return self.context.terminated.is_set()
+
+    def take(self, data: bytes) -> None:
+        """Take what came, and begin what it asks for. Nothing here waits."""
+        if self._buffer:
+            data = self._buffer + data
+        self._buffer = b""
+        if self._body is None and (request := self._plain_request(data)) is not None:
+            self._begin(False)
+            self._plain = PlainStream(self, request)
+            self._shell.start(self._plain.run)
+            return
+        self._buffer = data
+        try:
+            while self._buffer and not self.busy and self._advance():
+                pass
+        except FramingError as error:
+            code = Code.TOO_LARGE if error.status in (413, 431) else Code.BAD_REQUEST
+            self.conclude(Problem(code, error.message), error.status)
 
     def _plain_request(self, data: bytes) -> PlainRequest | None:
-        """The plain request that these bytes are, where h11 is not in the middle of one and need say nothing."""
-        connection = self.connection
-        fresh = connection.our_state is h11.IDLE and connection.their_state is h11.IDLE
-        last = self.keep_alive_requests + 1 >= self.config.keep_alive_max_requests
-        return read_request(data) if fresh and not last and not connection.trailing_data[0] else None
+        """The plain request that these bytes are, where h11 need say nothing of it."""
+        if self.keep_alive_requests + 1 >= self.config.keep_alive_max_requests:
+            return None
+        return read_request(data)
+
+    def _begin(self, bodiless: bool) -> None:
+        self.keep_alive_requests += 1
+        self._silent, self._bodiless = True, bodiless
+        self._shell.place(Phase.BUSY)
+
+    def _advance(self) -> bool:
+        """Take a head, or a piece of a body. Returns whether there may be more to take. Raises FramingError."""
+        return self._take_head() if self._body is None else self._take_body(self._body)
+
+    def _take_head(self) -> bool:
+        end = find_end(self._buffer, self._searched)
+        self._searched = 0 if end else len(self._buffer)
+        if not end:
+            self._shell.place(Phase.HEAD)
+            return False
+        head, self._buffer = read_head(self._buffer[:end]), self._buffer[end:]
+        self._begin(head.method == b"HEAD")
+        self._tell_h11(head.method, head.minor, head.values(b"connection"))
+        scope = _http_scope(self, head.method.decode(), head.target, head.headers)
+        scope["http_version"] = f"1.{head.minor}"
+        self._body, self._expected = head.body, head.expects
+        self.stream = Stream(self, self.application)
+        self.stream.open(scope)
+        self._shell.start(self.stream.run)
+        if head.body is None:
+            self.stream.complete()
+        else:
+            self._shell.place(Phase.BODY)
+        return True
+
+    def _take_body(self, body: Sized | Chunked) -> bool:
+        assert self.stream is not None
+        data, used, complete = body.feed(self._buffer)
+        self._buffer = self._buffer[used:]
+        if data or complete:
+            self._expected = False
+        if data and not self.stream.put(data):
+            self._shell.hold()
+        if complete:
+            self._body = None
+            self._shell.place(Phase.BUSY)
+            self.stream.complete()
+        return complete
+
+    def _tell_h11(self, method: bytes, minor: int, connection: list[bytes]) -> None:
+        """Have h11 know what it needs for the answer. It never reads the client's own bytes, which were judged here."""
+        state = cast(h11.Connection, self.connection)
+        lines = b"".join([b"connection: %s\r\n" % value for value in connection])
+        state.receive_data(b"%s / HTTP/1.%d\r\nhost: h\r\n%s\r\n" % (method, min(minor, 1), lines))
+        state.next_event()
+        state.next_event()
+
+    def want_more(self) -> None:
+        """The application has taken what there is of its body."""
+        self._shell.read()
+
+    async def ask_for_body(self) -> None:
+        """The application wants the body: tell a client that waits for this to send it (RFC 9110 section 10.1.1)."""
+        if self._expected:
+            self._expected = False
+            await self._shell.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def leave(self) -> None:
+        """The client is gone: end the work for it."""
+        plain, stream = self._plain, self.stream
+        self._plain = self.stream = self._body = None
+        self._buffer = b""
+        if plain is not None:
+            plain.leave()
+        if stream is not None:
+            stream.leave()
+
+    # ---- what it is told -----------------------------------------------------------------------------------------
+
+    def conclude(self, problem: Problem, status: int | None = None) -> None:
+        """End the connection with a problem in place of an answer; without a word if half of another was said."""
+        unread = not self.settled
+        if self._silent:
+            self._shell.write_now(raw_answer(self.config, problem, status, bodiless=self._bodiless))
+        self.leave()
+        self._shell.finish(unread)
 
     async def answer_plainly(self, plain: PlainStream, data: bytes) -> None:
         """The whole answer to a plain request; then the next one may come."""
+        self._silent = False
         if rest := self._shell.write_now(data):
-            await self.send(RawData(data=rest))
+            await self._shell.write(rest)
         self._plain = None
         plain.end()
-        if self.context.terminated.is_set():
-            await self.send(Closed())
-        else:
-            self._shell.rest(True)
-        await self.can_read.set()
+        self._cycle(self.last)
 
-    def take_over(self, request: PlainRequest) -> Stream:
-        """Have h11 read a plain request. It finds the same in it, so that nothing is looked at twice."""
-        connection = cast(h11.Connection, self.connection)
-        connection.receive_data(request.data)
-        while not isinstance(connection.next_event(), h11.EndOfMessage):
-            pass
-        self.stream = stream = Stream(self, self._start, self.application)
+    def _cycle(self, over: bool) -> None:
+        """An answer is complete: go on with the next request, unless the connection is `over`."""
+        if over:
+            self._shell.finish(not self.settled)
+            return
+        self._silent, self._bodiless = True, False
+        self._shell.rest()
+        if self._buffer:
+            self._shell.take(b"")
+
+    def take_over(self) -> Stream:
+        """Have h11 write the answer to a plain request."""
+        self._tell_h11(b"GET", 1, [])
+        self.stream = stream = Stream(self, self.application)
         return stream
+
+    async def stream_send(self, event: Any) -> None:
+        if self.last and isinstance(event, Response) and _CLOSE not in event.headers:
+            event.headers.append(_CLOSE)
+        await super().stream_send(event)
 
     async def _close_stream(self) -> None:
         plain, self._plain = self._plain, None
@@ -341,30 +448,16 @@ class Http1(H11Protocol):
             plain.end()
         await super()._close_stream()
 
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """Ignore every request to switch protocols."""
-
-    async def _create_stream(self, request: h11.Request) -> None:
-        self.stream = Stream(self, self._start, self.application)
-        await self.stream.handle(
-            Request(
-                stream_id=STREAM_ID,
-                headers=list(request.headers),
-                http_version=request.http_version.decode(),
-                method=request.method.decode("ascii").upper(),
-                raw_path=request.target,
-                state=self.connection_state,
-            )
-        )
-        self.keep_alive_requests += 1
+    async def _maybe_recycle(self) -> None:
+        await self._close_stream()
+        state = cast(h11.Connection, self.connection)
+        kept = state.our_state is h11.DONE and state.their_state is h11.DONE and self._body is None and not self.last
+        if kept:
+            state.start_next_cycle()
+        self._cycle(not kept)
 
     async def _send_h11_event(self, event: Any) -> None:
-        try:
-            data = self.connection.send(event)
-        except h11.LocalProtocolError:
-            if self.connection.their_state is not h11.ERROR:
-                raise
-            return
+        data = self.connection.send(event)
         assert data is not None
         # The head waits for the body when that follows at once; the head of a stream must not wait.
         if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):
@@ -373,252 +466,231 @@ class Http1(H11Protocol):
         if self._held:
             data, self._held = self._held + data, b""
         if data:
-            await self.send(RawData(data=data))
+            self._silent = False
+            await self._shell.write(data)
 
-    async def _send_error_response(self, status_code: int) -> None:
-        """What h11 refuses before there is a request: 400, 414, 431 or 501."""
-        code = Code.TOO_LARGE if status_code in (414, 431) else Code.BAD_REQUEST
-        answer = problem_answer(
-            Problem(code, "this is not a request of HTTP/1.1 that the server can read"), status_code
-        )
-        headers = chain(answer.headers, [(b"connection", b"close")], self.config.response_headers("h11"))
-        await self._send_h11_event(h11.Response(status_code=status_code, headers=list(headers)))
-        await self._send_h11_event(h11.Data(data=answer.body))
-        await self._send_h11_event(h11.EndOfMessage())
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the connections of one server share."""
+
+    app: App
+    config: Config
+    context: WorkerContext
+    poller: Poller
+    nursery: trio.Nursery
 
 
 class Connection:
-    """One client's connection, from accept to close."""
+    """One client's connection, from accept to close. Raises nothing.
 
-    def __init__(self, app: App, config: Config, context: WorkerContext, stream: trio.SocketStream) -> None:
-        self._app = app
-        self._config = config
-        self._context = context
-        self._stream = stream
+    `place` is called with the connection and what it waits for from now on; None: it is closed, its tasks have ended.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        place: Callable[["Connection", Phase | None], None],
+        client: socket.socket,
+        address: Any,
+        account: str,
+    ) -> None:
+        self._around = around
+        self._place = place
+        self._socket = client
+        self._number = client.fileno()
         self._writing = trio.Lock()
-        # Cancelled to close a connection on which nothing is asked.
-        self._reading = trio.CancelScope()
-        self._idle = True
-        self._idle_since = trio.current_time()
-        self._protocol: Http1
+        # What the poller tells. Invariant: READ unless bytes are there for which there is no room yet.
+        self._mask = READ
+        self._lingered = 0
+        # Tasks that answer requests of this connection.
+        self._tasks = 0
+        self.closed = False
+        # What is waited for, and since when: kept by `place`. The account on which it is.
+        self.phase: Phase | None = None
+        self.since = 0.0
+        self.account = account
+        self._protocol = Http1(
+            self, around.app, around.config, around.context, cast(Any, None), ConnectionState({}), False,
+            parse_socket_addr(client.family, address), parse_socket_addr(client.family, client.getsockname()),
+            cast(Any, None),
+        )  # fmt: skip
 
-    async def run(self) -> None:
-        """Serve the connection until either side closes it. Raises nothing but cancellation."""
-        socket = self._stream.socket
+    def open(self) -> None:
+        """Begin. What a client sends is mostly here by the time it is accepted."""
+        self.place(Phase.IDLE)
+        self._around.poller.add(self._number, self.on_events)
+        self.on_events(0)
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def on_events(self, events: int) -> None:
+        """What the poller tells: bytes, or the end."""
+        if self.phase is Phase.CLOSING:
+            self._linger()
+        elif self._mask == HELD or self._protocol.busy:
+            if events & ENDED:
+                self.leave()
+            else:
+                self.hold()
+        elif data := self._receive():
+            self.take(data)
+        elif data is not None:
+            self.leave()
+
+    def take(self, data: bytes) -> None:
+        """Have the protocol take what came."""
         try:
-            async with trio.open_nursery() as nursery:
-                self._protocol = Http1(
-                    self, self._app, nursery.start_soon, socket,
-                    self._config, self._context, cast(Any, None), ConnectionState({}), False,
-                    parse_socket_addr(socket.family, socket.getpeername()),
-                    parse_socket_addr(socket.family, socket.getsockname()),
-                    self._send,
-                )  # fmt: skip
-                await self._read()
+            self._protocol.take(data)
         except Exception as error:
-            if not isinstance(leaf(error), OSError):  # else the client is gone
-                report(leaf(error), "connection")
+            report(leaf(error), "connection")
+            self.leave()
+
+    def _receive(self) -> bytes | None:
+        """What the client sent: b"" at its end, None if there is nothing yet."""
+        try:
+            return self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def hold(self) -> None:
+        """Take no more for now. The end of the connection is seen all the same."""
+        self._watch(HELD)
+
+    def read(self) -> None:
+        """Take more."""
+        self._watch(READ)
+
+    def _watch(self, mask: int) -> None:
+        if mask != self._mask and not self.closed:
+            self._mask = mask
+            self._around.poller.change(self._number, mask)
+
+    def _linger(self) -> None:
+        data = self._receive()
+        self._lingered += len(data or b"")
+        if data == b"" or self._lingered > LINGER_BYTES:
+            self.shut()
+
+    # ---- tasks ---------------------------------------------------------------------------------------------------
+
+    def start(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that answers a request."""
+        self._tasks += 1
+        self._around.nursery.start_soon(self._run, run)
+
+    async def _run(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except Exception as error:
+            report(leaf(error), "connection")
+            self.leave()
         finally:
-            with trio.move_on_after(CLOSE_S, shield=True):
-                await self._close()
+            self._tasks -= 1
+            self._forget()
 
-    async def _read(self) -> None:
-        with self._reading:
-            while True:
-                try:
-                    data = await self._receive()
-                    await self._protocol.handle(RawData(data))
-                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-                    break
-                if not data:
-                    break
-        await self._protocol.handle(Closed())
+    def place(self, phase: Phase) -> None:
+        """Note what is waited for from now on."""
+        if phase is not self.phase and not self.closed:
+            self._place(self, phase)
 
-    async def _receive(self) -> bytes:
-        """What the client sent, b"" at the end. Raises OSError and ClosedResourceError.
+    def rest(self) -> None:
+        """Nothing is asked."""
+        if not self._over:
+            self.place(Phase.IDLE)
+            self._watch(READ)
 
-        `receive_some` asks first and waits then, and where a client waits for its answers the asking is always in vain.
-        """
-        socket = self._stream.socket
-        while socket.fileno() >= 0:
-            await trio.lowlevel.wait_readable(socket)
-            try:
-                # Asked for again: if it was closed meanwhile, the number may be another connection's.
-                return os.read(socket.fileno(), RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-        raise trio.ClosedResourceError  # on our side
+    # ---- writing -------------------------------------------------------------------------------------------------
 
-    async def _send(self, event: Any) -> None:
-        """What the protocol wants: bytes sent, the connection closed, or its idleness noted."""
-        if isinstance(event, RawData):
-            await self._write(event.data)
-        elif isinstance(event, Updated):
-            self.rest(event.idle)
-        elif isinstance(event, Closed):
-            # Shielded, and safe to be: nothing in it waits. An application that is cancelled as soon as its answer is
-            # complete (the MCP SDK's is) would else leave the connection open.
-            with trio.CancelScope(shield=True):
-                await self._close()
-            await self._protocol.handle(Closed())
+    @property
+    def _over(self) -> bool:
+        """Whether the last answer was said."""
+        return self.closed or self.phase is Phase.CLOSING
 
-    def rest(self, idle: bool) -> None:
-        """Note whether nothing is asked."""
-        self._idle = idle
-        self._idle_since = trio.current_time()
-
-    def write_now(self, data: bytes) -> bytes:
+    def write_now(self, data: bytes) -> bytes | memoryview:
         """Send what the kernel takes at once, which is nearly always all; returns the rest. Needs no scope and no wait.
 
-        What is wrong with the connection is for `_write` to find.
+        What is wrong with the connection is for `write` to find.
         """
         with suppress(OSError):
-            if not self._writing.locked():
-                return data[os.write(self._stream.socket.fileno(), data) :]
+            if not (self._over or self._writing.locked()):
+                sent = self._socket.send(data)
+                return b"" if sent == len(data) else memoryview(data)[sent:]
         return data
 
-    async def _write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
+        """Send all of it, or find that the client is gone. An answer that is cut in the middle by a cancellation would
+        be taken for a broken server: writes are shielded, and bounded by what the client takes."""
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            # Shielded: an answer that is cut in the middle by a cancellation would be taken for a broken server.
-            with trio.fail_after(WRITE_TIMEOUT_S, shield=True):
-                await self._stream.send_all(data)
-            return
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        except trio.TooSlowError:
-            self.abort()
+            rest = memoryview(data)
+            while rest and not self._over:
+                try:
+                    rest = rest[self._socket.send(rest) :]
+                except BlockingIOError:
+                    await self._writable()
+                except OSError:
+                    self.leave()
         finally:
             self._writing.release()
-        await self._protocol.handle(Closed())
 
-    async def _close(self) -> None:
-        with suppress(trio.BrokenResourceError, trio.BusyResourceError, trio.ClosedResourceError):
-            await self._stream.send_eof()
-        await self._stream.aclose()
+    async def _writable(self) -> None:
+        with trio.move_on_after(WRITE_TIMEOUT_S, shield=True) as scope, suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_writable(self._number)
+        if scope.cancelled_caught:
+            self.leave()
 
-    def dismiss(self, before: float = inf) -> bool:
-        """Close the connection if nothing is asked on it now, nor was after `before` (half a request is not yet asked).
+    # ---- the end -------------------------------------------------------------------------------------------------
 
-        Returns whether.
-        """
-        idle = self._idle and self._idle_since < before
-        self._idle = self._idle and not idle
-        if idle:
-            self._reading.cancel()
-        return idle
+    def leave(self) -> None:
+        """The client is gone, or is given up: close the connection and end the work for it."""
+        self.shut()
+        self._protocol.leave()
 
-    def abort(self) -> None:
-        """Cut the connection: whoever reads or writes it is woken with an error."""
-        self._stream.socket.close()
+    def give_up(self, problem: Problem, status: int | None = None) -> None:
+        """Close a connection on which no complete request is being answered; say why if half of one is here."""
+        if self.phase in (Phase.HEAD, Phase.BODY):
+            self._protocol.conclude(problem, status)
+        else:
+            self.leave()
 
+    def dismiss(self) -> None:
+        """The server ends: close the connection if no request is under way (half a head is none)."""
+        if self.phase in (Phase.IDLE, Phase.HEAD):
+            self.leave()
 
-class Connections:
-    """The open connections of a server, bounded: a stranger must not use up the file descriptors of the process."""
-
-    def __init__(self, app: App, config: Config, bound: int) -> None:
-        self._app = app
-        self._config = config
-        self._bound = bound
-        self._context = WorkerContext(None)
-        self._open: dict[Connection, None] = {}  # oldest first
-        self._empty = trio.Event()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    async def gone(self) -> None:
-        """Wait until no connection is open."""
-        while self._open:
-            self._empty = trio.Event()
-            await self._empty.wait()
-
-    async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one connection. At the bound the oldest idle one makes room; if none is idle, this one is refused."""
-        if len(self._open) >= self._bound and not any(connection.dismiss() for connection in self._open):
-            await _refuse(stream)
+    def finish(self, unread: bool) -> None:
+        """The last answer was said: close the connection. Where bytes may be `unread`, the client has time to do so."""
+        if self._over:
             return
-        connection = Connection(self._app, self._config, self._context, stream)
-        self._open[connection] = None
+        if self._writing.locked() or not (unread or self._mask == HELD):
+            self.shut()
+            return
         try:
-            await connection.run()
-        finally:
-            del self._open[connection]
-            if not self._open:
-                self._empty.set()
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.shut()
+            return
+        self.place(Phase.CLOSING)
+        self._watch(READ)
 
-    async def sweep(self) -> None:
-        """Close connections on which nothing was asked for long. Runs until cancelled."""
-        while True:
-            await trio.sleep(SWEEP_S)
-            before = trio.current_time() - self._config.keep_alive_timeout
-            for connection in self._open:
-                connection.dismiss(before)
+    def shut(self) -> None:
+        """Close the socket. What writes on it is woken."""
+        if self.closed:
+            return
+        self.place(Phase.BUSY)  # with what its tasks have yet to end
+        self.closed = True
+        self._around.poller.remove(self._number)
+        if self._writing.locked():
+            trio.lowlevel.notify_closing(self._number)
+        self._socket.close()
+        self._forget()
 
-    async def dismiss_all(self) -> None:
-        """Close what is idle; what is busy closes itself after its answer."""
-        await self._context.terminated.set()
-        for connection in self._open:
-            connection.dismiss()
-
-    def abort_all(self) -> None:
-        """Cut everything that is still open."""
-        for connection in tuple(self._open):
-            log.warning("connection cut")
-            connection.abort()
-
-
-async def _refuse(stream: trio.SocketStream) -> None:
-    answer = problem_answer(Problem(Code.UNAVAILABLE, "too many connections are open", retry_after_s=1))
-    headers = b"".join(b"%s: %s\r\n" % header for header in answer.headers)
-    with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.move_on_after(CLOSE_S):
-        await stream.send_all(b"HTTP/1.1 503 \r\n" + headers + b"connection: close\r\n\r\n" + answer.body)
-        await stream.send_eof()
-        await stream.receive_some(RECEIVE_BYTES)  # closing with unread bytes would reset the connection
-
-
-async def serve(
-    app: App,
-    listeners: list[trio.SocketListener],
-    config: Config,
-    *,
-    stop: Callable[[], Awaitable[Any]],
-    max_connections: int,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until `stop` returns; then accept no more, and cut what has not ended within `config.graceful_timeout`.
-
-    `app` answers only HTTP; whatever it needs is opened and closed by the caller, around this.
-    """
-    connections = Connections(app, config, max_connections)
-    stopped = trio.Event()
-    async with trio.open_nursery() as cutting:
-        cutting.start_soon(_cut, connections, stopped, config.graceful_timeout)
-        cutting.start_soon(connections.sweep)
-        async with trio.open_nursery() as serving:
-            async with trio.open_nursery() as accepting:
-                accepting.start_soon(
-                    partial(trio.serve_listeners, connections.serve, listeners, handler_nursery=serving)
-                )
-                task_status.started()
-                await stop()
-                accepting.cancel_scope.cancel()
-            await connections.dismiss_all()
-            serving.cancel_scope.deadline = trio.current_time() + config.graceful_timeout
-            stopped.set()
-        cutting.cancel_scope.cancel()
-
-
-async def _cut(connections: Connections, stopped: trio.Event, seconds: float) -> None:
-    """Cut what cancellation does not end: a write to a client that does not read is shielded from it."""
-    try:
-        await stopped.wait()
-        await trio.sleep(seconds)
-    finally:
-        with trio.CancelScope(shield=True):
-            with trio.move_on_after(CLOSE_S):
-                await connections.gone()
-            connections.abort_all()
+    def _forget(self) -> None:
+        if self.closed and not self._tasks and self.phase is not None:
+            self._place(self, None)

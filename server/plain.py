@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from server.framing import MAX_HEAD_BYTES, MAX_HEADERS
+
 # Methods whose answers have a body; no lines but those of printable ASCII and tabs, each ended by CRLF.
 _HEAD = re.compile(rb"(GET|POST|PUT|DELETE) (/[!-~]*) HTTP/1\.1\r\n((?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[\t -~]*\r\n)+)\r\n")
 # Headers that say more of a request than what is in it.
@@ -21,18 +23,17 @@ _BODILESS = frozenset({204, 304})
 
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
-    """A complete request. Names of headers are in lower case; `data` is all of it as it came."""
+    """A complete request. Names of headers are in lower case."""
 
     method: str
     target: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    data: bytes
 
 
 def read_request(data: bytes) -> PlainRequest | None:
     """The request that these bytes are, no more and no less, if it is plain; None if h11 is to see what they are."""
-    match = _HEAD.match(data)
+    match = _HEAD.match(data, 0, MAX_HEAD_BYTES)
     if match is None:
         return None
     headers: list[tuple[bytes, bytes]] = []
@@ -50,9 +51,9 @@ def read_request(data: bytes) -> PlainRequest | None:
             return None
         headers.append((name, value))
     body = data[match.end() :]
-    if hosts != 1 or len(body) != (length or 0):
+    if hosts != 1 or len(headers) > MAX_HEADERS or len(body) != (length or 0):
         return None
-    return PlainRequest(match[1].decode(), match[2], headers, body, data)
+    return PlainRequest(match[1].decode(), match[2], headers, body)
 
 
 def has_length(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -97,16 +97,17 @@ async def serve_async(
     Raises ConfigError, StoreError, SandboxUnavailable, and `server.app.Refused` for an address that cannot be had.
     """
     loaded = loaded_config(config)
-    graceful_timeout_s = loaded.config.server.graceful_timeout_s
+    settings = loaded.config.server
+    timeout = settings.graceful_timeout_s
     stop = trio.Event()
     with logs.handed_on():
         async with open_server(loaded, bind, _opener(agents, tools)) as ready:
             async with trio.open_nursery() as nursery:
-                answer = partial(serve_app, ready.guard, ready.listener, stop, graceful_timeout_s=graceful_timeout_s)
-                await nursery.start(answer)
+                serve = partial(serve_app, graceful_timeout_s=timeout, settings=settings)
+                await nursery.start(serve, ready.guard, ready.listener, stop)
                 yield Serving(ready.url, ready.service)
                 stop.set()
-            with trio.move_on_after(graceful_timeout_s):
+            with trio.move_on_after(timeout):
                 await ready.service.engine.drain()
 
 

@@ -544,8 +544,9 @@ async def _opened(
             yield service
         return
     async with open_server(loaded, bind, opener) as ready, trio.open_nursery() as nursery:
-        timeout = loaded.config.server.graceful_timeout_s
-        nursery.start_soon(partial(serve_app, ready.guard, ready.listener, stop, graceful_timeout_s=timeout))
+        settings = loaded.config.server
+        serve = partial(serve_app, graceful_timeout_s=settings.graceful_timeout_s, settings=settings)
+        nursery.start_soon(serve, ready.guard, ready.listener, stop)
         _tell([f"HTTP is served on {ready.url}"])
         async with ready.service.at_hand(DEFAULT_TENANT):
             yield ready.service

@@ -272,6 +272,8 @@ async def serving(
     service = service or FakeService()
     stop, ended = trio.Event(), trio.Event()
     settings = service.loaded.config.server
+    if max_connections is not None:
+        settings = settings.model_copy(update={"max_connections": max_connections})
     mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)  # type: ignore[arg-type]
     async with (
         await listen("127.0.0.1", 0) as listener,
@@ -285,7 +287,7 @@ async def serving(
                 listener,
                 stop,
                 graceful_timeout_s=settings.graceful_timeout_s,
-                max_connections=max_connections,
+                settings=settings,
                 task_status=task_status,
             )
             ended.set()

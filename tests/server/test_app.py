@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -157,7 +158,12 @@ def test_a_signal_while_the_service_is_opened_ends_at_once_with_0() -> None:
     assert "listening" not in out
 
 
-def test_a_second_signal_ends_everything_at_once() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("more", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+def test_a_second_signal_ends_everything_at_once_and_is_told_to_those_who_wait(
+    number: signal.Signals, more: bytes, method: str
+) -> None:
     setup = """
     from server.guard import Guard
     drain = Guard.drain
@@ -168,18 +174,30 @@ def test_a_second_signal_ends_everything_at_once() -> None:
         drain(self)
         print("draining", file=sys.stderr, flush=True)
     Guard.drain, FakeService._slowly = drain_and_tell, forever
+    async def slow_for_all(guard, scope, *_):
+        await service._slowly()
+    if "HEAD" == %r:
+        Guard._serve = slow_for_all
     """
-    with started(setup, server="graceful_timeout_s=3600") as process:
+    with started(setup % method, server="graceful_timeout_s=3600") as process:
         port = int(url_of(process).rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(request("POST", "/tools/slow", b"{}"))
+            client.sendall(request(method, "/tools/slow", b"{}" if method == "POST" else b"") + more)
             found_in(process.stderr, "(entered)")
-            process.terminate()
+            process.send_signal(number)
             found_in(process.stderr, "(draining)")
-            process.terminate()
+            process.send_signal(number)
+            client.settimeout(30)
+            answer = b"".join(iter(partial(client.recv, 65536), b""))
             code, _, err = ended(process)
-    assert code == 0
+    assert code == 128 + number
     assert "closed" in err
+    assert "connection cut" not in err
+    if method == "POST":
+        assert_envelope(answer, 503, "unavailable")
+    else:
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert answer.endswith(b"\r\n\r\n")
 
 
 def test_a_crashed_background_task_ends_the_process_with_1() -> None:

@@ -508,8 +508,9 @@ async def test_draining_lets_requests_finish_and_refuses_new_ones() -> None:
             await trio.testing.wait_all_tasks_blocked(0.02)
             server.stop.set()
             await trio.testing.wait_all_tasks_blocked(0.02)
-            with pytest.raises(OSError, match="connect"):
-                await server.connect()
+            answer = await server.raw(request("GET", "/health"))
+            assert_envelope(answer, 503, "unavailable")
+            assert parse(answer).headers["connection"] == "close"
             await late.send_all(b"}")
             await read_answer(late)
             assert not answered.is_set()
@@ -519,6 +520,31 @@ async def test_draining_lets_requests_finish_and_refuses_new_ones() -> None:
             await server.ended.wait()
         await late.aclose()
         await opened.aclose()
+
+
+async def _until_refused(server: Running) -> None:
+    with suppress(OSError):
+        for _ in itertools.count():
+            async with await server.connect():
+                await trio.sleep(0.01)
+
+
+async def test_a_server_that_ends_accepts_connections_for_a_moment_and_then_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.connections.LATE_S", 0.05)
+    async with serving() as server, await server.connect() as stream:
+        await stream.send_all(request("POST", "/tools/slow", b"{}"))
+        with trio.fail_after(20):
+            await server.service.entered.wait()
+            server.stop.set()
+            await _until_refused(server)
+            assert not server.ended.is_set()
+            server.service.release.set()
+            answer = parse(await read_answer(stream))
+            assert answer.json() == {"result": "done"}
+            assert answer.headers["connection"] == "close"
+            await server.ended.wait()
 
 
 async def test_a_request_that_comes_while_draining_is_told_so(server: Running) -> None:

@@ -1,0 +1,239 @@
+"""The open connections of a server: accepted, bounded, swept and ended."""
+
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from engine.errors import Code, Problem
+from server.asgi import App
+from server.http1 import CLOSE_S, RECEIVE_BYTES, Connection, Surroundings, raw_answer
+from server.logs import log
+from server.places import Phase, Places
+from server.poller import Poller
+
+# How many connections are accepted, or closed for having waited too long, in one turn of the event loop.
+AT_ONCE = 64
+# How often connections are looked at that wait. Deadlines of their own would be set twice a request.
+SWEEP_S = 1.0
+# For how long a server that ends still accepts connections, to say so.
+LATE_S = 1.0
+# How long to wait when there are no descriptors left.
+_SHORT_S = 0.1
+# A client that has vanished without a word is found after two minutes (tcp(7)): a stream may have nothing to send.
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+
+_FULL = Problem(Code.UNAVAILABLE, "too many connections are open", retry_after_s=1)
+_SLOW = Problem(Code.UNAVAILABLE, "too many connections are open, and this request was too slow", retry_after_s=1)
+
+
+class Connections:
+    """The open connections of a server, bounded: a stranger must not use up the file descriptors of the process."""
+
+    def __init__(self, around: Surroundings, bound: int, bound_of_address: int, head_timeout_s: float) -> None:
+        self._around = around
+        self._bound = bound
+        self._bound_of_address = bound_of_address
+        self._head_timeout_s = head_timeout_s
+        # Invariant: a connection is in _places from `open` until it is closed and its last task has ended, and as long
+        # in those of its account, if it has one; an account without connections is not here.
+        self._places: Places[Connection] = Places()
+        self._of_account: dict[str, Places[Connection]] = {}
+        self._empty = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    async def gone(self) -> None:
+        """Wait until no connection is open."""
+        while self._places:
+            self._empty = trio.Event()
+            await self._empty.wait()
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Take connections, as many at once as wait. Runs until cancelled."""
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            for _ in range(AT_ONCE):
+                try:
+                    client, address = listener.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _SHORT:
+                        log.warning("no connection can be accepted", reason=error.strerror)
+                        await trio.sleep(_SHORT_S)
+                        break
+                    continue  # this one has gone already (accept(2), "Error handling")
+                self._admit(client, address)
+
+    def _admit(self, client: socket.socket, address: Any) -> None:
+        client.setblocking(False)
+        account = _account(address[0] if isinstance(address, tuple) else "")
+        of_account = self._of_account.get(account)
+        if self._has_room(self._places, self._bound) and self._has_room(of_account, self._bound_of_address):
+            try:
+                connection = Connection(self._around, self._place, client, address, account)
+            except OSError:  # gone already
+                client.close()
+            else:
+                connection.open()
+        else:
+            _refuse(client, self._around.config)
+
+    def _has_room(self, places: Places[Connection] | None, bound: int) -> bool:
+        """Whether there is room for one more; at the bound, the one that has waited longest for its client makes it."""
+        if places is None or len(places) < bound:
+            return True
+        spare = places.spare(trio.current_time())
+        if spare is not None:
+            spare.give_up(_SLOW)
+            spare.shut()
+        return spare is not None
+
+    def _place(self, connection: Connection, phase: Phase | None) -> None:
+        old, connection.phase, connection.since = connection.phase, phase, trio.current_time()
+        self._places.move(connection, old, phase)
+        if account := connection.account:
+            of_account = self._of_account.setdefault(account, Places())
+            of_account.move(connection, old, phase)
+            if not of_account:
+                del self._of_account[account]
+        if not self._places:
+            self._empty.set()
+
+    async def sweep(self) -> None:
+        """Close connections that have waited for their client too long. Runs until cancelled."""
+        slow = Problem(
+            Code.BODY_TIMEOUT, f"the head of the request was not complete after {self._head_timeout_s:g} seconds"
+        )
+        while True:
+            await trio.sleep(SWEEP_S)
+            now = trio.current_time()
+            await self._sweep(Phase.IDLE, now - self._around.config.keep_alive_timeout, Connection.leave)
+            await self._sweep(Phase.HEAD, now - self._head_timeout_s, lambda one: one.give_up(slow))
+            await self._sweep(Phase.CLOSING, now - CLOSE_S, Connection.shut)
+
+    async def _sweep(self, phase: Phase, before: float, close: Callable[[Connection], None]) -> None:
+        closed = 0
+        while (connection := self._places.oldest(phase, before)) is not None:
+            close(connection)
+            closed += 1
+            if closed % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+
+    async def terminate(self) -> None:
+        """From now on every connection ends with its answer; close those on which no request is under way."""
+        await self._around.context.terminated.set()
+        self.dismiss_all()
+
+    def dismiss_all(self) -> None:
+        """Close connections on which no request is under way."""
+        for connection in self._places.all():
+            connection.dismiss()
+
+    def abort_all(self) -> None:
+        """Cut everything that is still open."""
+        for connection in self._places.all():
+            if connection.phase is not Phase.CLOSING:
+                log.warning("connection cut")
+            connection.leave()
+
+
+@lru_cache(maxsize=1024)
+def _account(address: str) -> str:
+    """On whose account the connections of an address are: of IPv6 a network of 64 bits is one client's.
+
+    Nobody's ("") for this machine: mostly a proxy, behind which are many.
+    """
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found
+    if found.is_loopback:
+        return ""
+    return found.packed[:8].hex() if isinstance(found, IPv6Address) else str(found)
+
+
+def _refuse(client: socket.socket, config: Config) -> None:
+    """Say that there is no room; at once, as a wait would take room, too."""
+    with client, suppress(OSError):
+        client.send(raw_answer(config, _FULL))
+        client.shutdown(socket.SHUT_WR)
+        client.recv(RECEIVE_BYTES)  # closing with unread bytes would reset the connection
+
+
+async def serve(
+    app: App,
+    listeners: list[trio.SocketListener],
+    config: Config,
+    *,
+    stop: Callable[[], Awaitable[Any]],
+    max_connections: int,
+    max_connections_per_address: int,
+    head_timeout_s: float,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` returns; then end, and cut what has not ended within `config.graceful_timeout`.
+
+    New connections are accepted for `LATE_S` more, or until nothing is under way, so that they can be told.
+    `app` answers only HTTP; whatever it needs is opened and closed by the caller, around this.
+    """
+    poller, stopped = Poller(), trio.Event()
+    async with poller.running(), trio.open_nursery() as cutting:
+        async with trio.open_nursery() as serving:
+            around = Surroundings(app, config, WorkerContext(None), poller, serving)
+            connections = Connections(around, max_connections, max_connections_per_address, head_timeout_s)
+            cutting.start_soon(connections.sweep)
+            cutting.start_soon(_cut, connections, stopped, config.graceful_timeout)
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(_accept, connections, listener)
+                task_status.started()
+                await stop()
+                await connections.terminate()
+                serving.cancel_scope.deadline = trio.current_time() + config.graceful_timeout
+                stopped.set()
+                with trio.move_on_after(LATE_S):
+                    await connections.gone()
+                accepting.cancel_scope.cancel()
+            connections.dismiss_all()
+        with trio.move_on_after(CLOSE_S):  # clients that have yet to read their last answer
+            await connections.gone()
+        cutting.cancel_scope.cancel()
+
+
+async def _accept(connections: Connections, listener: trio.SocketListener) -> None:
+    """Accept from a listener until cancelled, and close it."""
+    # trio's own `accept` waits for a turn of the loop each time. The options are handed down to what is accepted.
+    with listener.socket, socket.socket(fileno=os.dup(listener.socket.fileno())) as own:
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE:
+            own.setsockopt(socket.IPPROTO_TCP, option, value)
+        own.setblocking(False)
+        await connections.accept(own)
+
+
+async def _cut(connections: Connections, stopped: trio.Event, seconds: float) -> None:
+    """Cut what cancellation does not end: a write to a client that does not read is shielded from it."""
+    try:
+        await stopped.wait()
+        await trio.sleep(seconds)
+    finally:
+        connections.dismiss_all()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(CLOSE_S):
+                await connections.gone()
+            connections.abort_all()
