@@ -32,8 +32,8 @@ _SHORT_S = 0.1
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
-_FULL = Problem(Code.UNAVAILABLE, "too many connections are open", retry_after_s=1)
-_SLOW = Problem(Code.UNAVAILABLE, "too many connections are open, and this request was too slow", retry_after_s=1)
+_FULL = "too many connections are open"
+_SLOW = "too many connections are open, and this request was too slow"
 
 
 class Connections:
@@ -96,7 +96,7 @@ class Connections:
             return True
         spare = places.spare(trio.current_time())
         if spare is not None:
-            spare.give_up(_SLOW)
+            spare.give_up(Problem(Code.UNAVAILABLE, _SLOW, retry_after_s=1))
             spare.shut()
         return spare is not None
 
@@ -169,7 +169,7 @@ def _account(address: str) -> str:
 def _refuse(client: socket.socket, config: Config) -> None:
     """Say that there is no room; at once, as a wait would take room, too."""
     with client, suppress(OSError):
-        client.send(raw_answer(config, _FULL))
+        client.send(raw_answer(config, Problem(Code.UNAVAILABLE, _FULL, retry_after_s=1)))
         client.shutdown(socket.SHUT_WR)
         client.recv(RECEIVE_BYTES)  # closing with unread bytes would reset the connection
 

@@ -54,7 +54,7 @@ CLOSE_S = 1.0
 LINGER_BYTES = 1024 * 1024
 
 _CLOSE = (b"connection", b"close")
-_SHUTTING_DOWN = Problem(Code.UNAVAILABLE, "the server is shutting down")
+_SHUTTING_DOWN = "the server is shutting down"
 
 
 def raw_answer(config: Config, problem: Problem, status: int | None = None, *, bodiless: bool = False) -> bytes:
@@ -172,7 +172,7 @@ class Stream(HTTPStream):
             problem = internal(report(leaf(error), "application"))
         finally:
             if not self.closed:
-                self._protocol.conclude(problem or _SHUTTING_DOWN)
+                self._protocol.conclude(problem or Problem(Code.UNAVAILABLE, _SHUTTING_DOWN))
 
 
 class PlainStream:
@@ -203,7 +203,7 @@ class PlainStream:
             problem = internal(report(leaf(error), "application"))
         finally:
             if not self._over:
-                self._protocol.conclude(problem or _SHUTTING_DOWN)
+                self._protocol.conclude(problem or Problem(Code.UNAVAILABLE, _SHUTTING_DOWN))
 
     def _watch(self, callback: Callable[[], None]) -> None:
         if self._over:
