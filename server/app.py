@@ -71,7 +71,10 @@ async def open_app(
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
     engine = service.engine
     auth = Auth(
-        service.control if service.loaded.config.tenants.enabled else None, engine.count_request, engine.work_for
+        service.control if service.loaded.config.tenants.enabled else None,
+        engine.count_request,
+        engine.work_for,
+        engine.charge,
     )
     guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
     async with speaking.run(), trio.open_nursery() as nursery:

@@ -81,7 +81,7 @@ class Auth:
     """The layer of one server. `control` is None where tenants are off.
 
     `count` is told of every request of a tenant whose key is good, and raises Problem where they are too many.
-    `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`).
+    `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`); `charge` charges what was spent.
     """
 
     def __init__(
@@ -89,10 +89,12 @@ class Auth:
         control: "ControlStore | None",
         count: Callable[[Tenant], None],
         work_for: Callable[[Tenant], AbstractContextManager[None]] = lambda tenant: nullcontext(),
+        charge: Callable[[Tenant, float], None] = lambda tenant, cpu_s: None,
     ) -> None:
         self._control = control
         self._count = count
         self._work_for = work_for
+        self._charge = charge
 
     async def refusal(self, scope: Scope, exchange: Exchange) -> Answer | None:
         """The answer to a request that may not go on. Sets the exchange's identity, tenant and key."""
@@ -125,6 +127,7 @@ class Auth:
         exchange.identity, exchange.tenant, exchange.key = identity, identity.tenant, key
         if not identity.operator:
             exchange.working = partial(self._work_for, identity.tenant)
+            exchange.charge = partial(self._charge, identity.tenant)
         if identity.operator:
             await self._on_behalf(control, exchange, path)
             return

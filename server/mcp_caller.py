@@ -8,7 +8,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from engine.tenant import Tenant
-from server.asgi import agent_of, exchange_of
+from server.asgi import Exchange, agent_of, exchange_of
 
 Context = ServerRequestContext[Any, Any]
 
@@ -20,12 +20,14 @@ class Caller:
     tenant: Tenant
     agent: str | None
     when_draining: Callable[[Callable[[], None]], None]
+    # The HTTP request, if it is one: whose large values are kept from the SDK (`server.mcp_held`).
+    exchange: Exchange | None = None
 
 
 def http_caller(ctx: Context) -> Caller:
     """The caller of a message that came over HTTP, as the guard knows it."""
     exchange = exchange_of(ctx.request.scope)  # type: ignore[union-attr]
-    return Caller(exchange.tenant, agent_of(exchange.query), exchange.when_draining)
+    return Caller(exchange.tenant, agent_of(exchange.query), exchange.when_draining, exchange)
 
 
 def of_handshake(ctx: Context) -> bool:

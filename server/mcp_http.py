@@ -19,6 +19,7 @@ from engine.work import WORK
 from server.asgi import MCP_PATH, Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
 from server.body import FREE_BYTES, check_content_type, parse_json, read_json
 from server.mcp import Handlers
+from server.mcp_held import filling
 from server.mcp_late import Late
 from server.mcp_listen import Listeners
 from server.problems import INVALID_REQUEST, PARSE_ERROR, Answer, problem_answer, rpc_answer
@@ -90,6 +91,7 @@ class Mcp:
         if scope["method"] == "GET":  # a stream on which nothing will ever be said
             exchange.when_draining(exchange.end)
         asking = _asking.set(exchange.tenant)
+        send = filling(send, exchange)
         try:
             if _only_answered(exchange, answer):
                 with self._late.looked_after(send) as say:

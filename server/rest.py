@@ -21,7 +21,7 @@ from server.admin import Admin, Handler
 from server.asgi import Exchange, Receive, Scope, Send, agent_of, exchange_of, send_answer
 from server.body import read_object, unwrap
 from server.logs import report
-from server.problems import Answer, internal, json_answer, problem_answer
+from server.problems import Answer, internal, json_answer, problem_answer, render_cpu_s
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -100,13 +100,15 @@ class Routes:
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = agent_of(exchange.query)
         called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        return json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
+        return _charged(
+            exchange, json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
+        )
 
     async def prompt(self, exchange: Exchange, name: str) -> Answer:
         arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
-        return json_answer({"result": value} if wrapped else value)
+        return _charged(exchange, json_answer({"result": value} if wrapped else value))
 
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
@@ -125,6 +127,13 @@ class Routes:
             raise Problem(Code.FORBIDDEN, f"metrics are for {whom}")
         body = self._service.engine.render_metrics()
         return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
+
+
+def _charged(exchange: Exchange, answer: Answer) -> Answer:
+    """The answer of a script, paid for if it is large."""
+    if cpu_s := render_cpu_s(len(answer.body)):
+        exchange.charge(cpu_s)
+    return answer
 
 
 class Rest:
