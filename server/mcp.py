@@ -68,6 +68,8 @@ _CACHED: tuple[CacheableMethod, ...] = (
     "resources/templates/list",
     "resources/read",
 )
+# What is told of an address that leads nowhere, in characters.
+MAX_ECHO = 2048
 # Documents of one source that share a title: what is read by it is bounded.
 _NAMESAKES = 8
 
@@ -285,7 +287,7 @@ class Handlers:
         if not found:
             # The code of its own ended with the handshake revisions.
             code = RESOURCE_NOT_FOUND if of_handshake(ctx) else INVALID_PARAMS
-            raise MCPError(code, "there is no such document", {"uri": params.uri})
+            raise MCPError(code, "there is no such document", {"uri": params.uri[:MAX_ECHO]})
         return t.ReadResourceResult(contents=[contents_of(document, params.uri) for document in found])
 
     async def _read(self, documents: Documents | None, uri: str) -> tuple[Document, ...]:
