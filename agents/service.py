@@ -148,7 +148,7 @@ class Service:
         Raises Problem: not_found, tool_not_allowed, bad_request, and what the tool raises.
         """
         if agent is not None and name not in self._agent(call.tenant, agent).info.tools:
-            raise Problem(Code.TOOL_NOT_ALLOWED, f"agent '{agent}' may not use the tool '{name}'")
+            raise Problem(Code.TOOL_NOT_ALLOWED, f"agent '{agent}' may not use the tool '{name[:128]}'")
         return await self._tool(call.tenant, name).call(params, call)
 
     def _agent(self, tenant: Tenant, name: str) -> Agent:

@@ -162,6 +162,11 @@ class Engine:
             self.loop.worked(tenant.id, took_s)
             ledger.cpu(tenant.id, quotas, took_s, trio.current_time())
 
+    def charge(self, tenant: Tenant, cpu_s: float) -> None:
+        """Charge a tenant for CPU time that an answer to it took the supervisor, however much it has used by now."""
+        if self._ledger is not None:
+            self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
+
     def room_for(self, tenant: Tenant) -> int | None:
         """How many bytes the tenant may store in all; None where there is one tenant, and the disk is its own."""
         return None if self._ledger is None else int(self.quotas_for(tenant)["stored_bytes"])

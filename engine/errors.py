@@ -65,6 +65,10 @@ class LimitUse:
         }  # fmt: skip
 
 
+# What a message may have, in characters: twice a script's own error. It may quote what was sent, of any length.
+MAX_MESSAGE = 8192
+
+
 class Problem(Exception):
     """Something a user is told about: code, one sentence, and where known the run, limit, pause and script traceback.
 
@@ -81,6 +85,8 @@ class Problem(Exception):
         retry_after_s: float | None = None,
         traceback: str | None = None,
     ) -> None:
+        if len(message) > MAX_MESSAGE:
+            message = message[:MAX_MESSAGE] + "…"
         super().__init__(message)
         self.code = code
         self.message = message

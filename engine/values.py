@@ -101,15 +101,17 @@ def packed_values(raw: bytes, bound: int) -> int:
     return count
 
 
-_ESCAPED_WIDELY = bytes(range(32))
+_ESCAPED = bytes((*range(32), *b'"\\'))
 # The longest number is a float, 24 characters; and a value is followed by one of `,`, `:`, `]`, `}`.
 JSON_AROUND_VALUE = 26
 
 
 def json_bytes_at_most(raw: bytes) -> int:
-    """No fewer than what the texts in these bytes of msgpack take as JSON. To add: JSON_AROUND_VALUE for each value."""
-    widely = len(raw) - len(raw.translate(None, _ESCAPED_WIDELY))
-    return len(raw) + 5 * widely + raw.count(b'"') + raw.count(b"\\")
+    """No fewer than what the texts in these bytes of msgpack take as JSON. To add: JSON_AROUND_VALUE for each value.
+
+    Every escaped character counts as six bytes: `\\"` has two, but takes as long to write as `\\u0000` (8 to 12 ns).
+    """
+    return len(raw) + 5 * (len(raw) - len(raw.translate(None, _ESCAPED)))
 
 
 def is_plain(value: Any, depth: int) -> bool:

@@ -58,7 +58,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "answer as JSON", "an answer is rendered for its client",
-            24 * 1024 * 1024, None, "known before decoding, by the characters that JSON escapes",
+            20 * 1024 * 1024, None, "known before decoding; a character that JSON escapes counts as six bytes",
             "the tenant's CPU seconds",
         ),
         WorkSpec(

@@ -74,7 +74,7 @@ async def open_app(
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
     engine = service.engine
     control = service.control if service.loaded.config.tenants.enabled else None
-    auth = Auth(answering.table, control, engine.count_request, engine.work_for)
+    auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
     guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)

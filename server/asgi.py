@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -10,6 +10,9 @@ from engine.control.identity import ANONYMOUS, Identity
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.problems import Answer
 from server.routes import UNREAD, Found
+
+if TYPE_CHECKING:
+    from server.mcp_held import Held
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,6 +31,10 @@ ON_DISCONNECT = "engine.on_disconnect"
 BODY = "engine.body"
 
 
+def _no_charge(cpu_s: float) -> None:
+    """Nobody pays: an operator, or a server without tenants."""
+
+
 class Exchange:
     """One request as the guard sees it.
 
@@ -37,6 +44,7 @@ class Exchange:
     __slots__ = (
         "body",
         "buffered",
+        "charge",
         "client_gone",
         "draining",
         "ending",
@@ -44,6 +52,7 @@ class Exchange:
         "finished",
         "found",
         "headers",
+        "held",
         "identity",
         "key",
         "keyed",
@@ -71,6 +80,10 @@ class Exchange:
         self.key: str | None = None
         # A block of work on what was sent, charged to the tenant; set with the identity. Nothing is awaited inside.
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
+        # CPU seconds that were spent on an answer, for the tenant to pay; set likewise.
+        self.charge: Callable[[float], None] = _no_charge
+        # What is kept from the SDK while it makes an answer of MCP.
+        self.held: Held | None = None
         self.body = body or b""
         self.buffered = 0
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).

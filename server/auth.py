@@ -52,7 +52,7 @@ class Auth:
     """The layer of one server. `control` is None where tenants are off.
 
     `count` is told of every request of a tenant whose key is good, and raises Problem where they are too many.
-    `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`).
+    `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`); `charge` charges what was spent.
     """
 
     def __init__(
@@ -61,11 +61,13 @@ class Auth:
         control: "ControlStore | None",
         count: Callable[[Tenant], None],
         work_for: Callable[[Tenant], AbstractContextManager[None]] = lambda tenant: nullcontext(),
+        charge: Callable[[Tenant, float], None] = lambda tenant, cpu_s: None,
     ) -> None:
         self.table = table
         self._control = control
         self._count = count
         self._work_for = work_for
+        self._charge = charge
 
     async def refusal(self, scope: Scope, exchange: Exchange, path: str | None) -> Answer | None:
         """The answer to a request that may not go on. Sets the exchange's route, identity, tenant and key.
@@ -108,6 +110,7 @@ class Auth:
                 exchange.tenant = await control.known_tenant(named)
             return
         exchange.working = partial(self._work_for, identity.tenant)
+        exchange.charge = partial(self._charge, identity.tenant)
         self._count(identity.tenant)
         need.check(identity, True)
 

@@ -69,9 +69,13 @@ def _keys(value: Any) -> int:
         for container in level:
             if type(container) is dict:
                 keys += len(container)
-                inner += [item for item in container.values() if type(item) is dict or type(item) is list]
+                for item in container.values():  # a comprehension takes twice as long for a few
+                    if type(item) is dict or type(item) is list:
+                        inner.append(item)
             elif type(container) is list:
-                inner += [item for item in container if type(item) is dict or type(item) is list]
+                for item in container:
+                    if type(item) is dict or type(item) is list:
+                        inner.append(item)
         if not inner:
             return keys
         level = inner

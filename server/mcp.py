@@ -12,6 +12,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mcp_types as t
+import trio
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
@@ -19,13 +20,15 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from agents.agent import AgentInfo, Call
+from agents.agent import AgentInfo, AgentPrompt, Call
 from agents.documents import Document, Documents
 from agents.tool import ToolInfo
 from engine.errors import Code, Problem, leaf
 from engine.run import LogLine
+from server.asgi import Exchange
 from server.logs import report
 from server.mcp_caller import Caller, Context, http_caller, of_handshake
+from server.mcp_held import HELD_BYTES, Held, text_of
 from server.mcp_listen import Listeners
 from server.mcp_log import LEVELS, passes, wanted
 from server.mcp_methods import METHODS, Method
@@ -40,17 +43,28 @@ from server.mcp_shapes import (
     contents_of,
     document_id,
     failure_of,
+    is_wrapped,
     matching,
     messages_of,
     prompt_of,
     resource_of,
     result_of,
     source_and_title,
+    texts_of,
     tool_of,
     wrong_params,
     wrong_token,
 )
-from server.problems import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, details, internal, rpc_error
+from server.problems import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    details,
+    encode,
+    internal,
+    render_cpu_s,
+    rpc_error,
+)
 from server.rest import engine_version
 
 if TYPE_CHECKING:
@@ -66,6 +80,8 @@ _CACHED: tuple[CacheableMethod, ...] = (
     "resources/templates/list",
     "resources/read",
 )
+# What is told of an address that leads nowhere, in characters.
+MAX_ECHO = 2048
 # Documents of one source that share a title: what is read by it is bounded.
 _NAMESAKES = 8
 
@@ -221,7 +237,8 @@ class Handlers:
                 raise MCPError(INVALID_PARAMS, problem.message, details(problem)) from None
             return failure_of(problem)
         info = self._service.tool_info(caller.tenant, params.name)
-        return result_of(called.value, None if info is None else info.returns, of_handshake(ctx))
+        wrapped = is_wrapped(called.value, None if info is None else info.returns, of_handshake(ctx))
+        return await _result(called.value, wrapped, caller)
 
     def _tools(self, caller: Caller) -> list[ToolInfo]:
         tools = self._service.list_tools(caller.tenant, caller.agent)
@@ -253,10 +270,11 @@ class Handlers:
         info = self._prompt(caller, params.name)
         async with self._call(ctx, caller, params.name) as call:
             resolved = await self._service.resolve(params.name, params.arguments or {}, call)
+        texts, told = await _prompt(resolved.prompt, caller)
         return t.GetPromptResult(
             description=None if info is None else info.description,
-            messages=messages_of(resolved.prompt),
-            _meta={"engine/prompt": resolved.prompt.model_dump(mode="json")},
+            messages=messages_of(texts),
+            _meta={"engine/prompt": told},
         )
 
     def _agents(self, caller: Caller) -> list[AgentInfo]:
@@ -304,7 +322,7 @@ class Handlers:
         if not found:
             # The code of its own ended with the handshake revisions.
             code = RESOURCE_NOT_FOUND if of_handshake(ctx) else INVALID_PARAMS
-            raise MCPError(code, "there is no such document", {"uri": params.uri})
+            raise MCPError(code, "there is no such document", {"uri": params.uri[:MAX_ECHO]})
         return t.ReadResourceResult(contents=[contents_of(document, params.uri) for document in found])
 
     async def _read(self, documents: Documents | None, uri: str) -> tuple[Document, ...]:
@@ -388,6 +406,39 @@ class Handlers:
             caller.tenant, ctx.session.report_progress if token else None, None if level is None else send_line
         ) as call:
             yield call
+
+
+async def _result(value: Any, wrapped: bool, caller: Caller) -> t.CallToolResult:
+    """A tool's answer, a large one kept from the SDK."""
+    if isinstance(value, str) and len(value) <= HELD_BYTES:
+        return result_of(value, value, wrapped)
+    rendered = encode(value)
+    if len(rendered) <= HELD_BYTES or caller.exchange is None:
+        return result_of(value if isinstance(value, str) else rendered.decode(), value, wrapped)
+    held = _held(caller.exchange, len(rendered))
+    text = (rendered,) if isinstance(value, str) else await text_of(rendered)
+    # Unwrapped, it may have to be an object; within an object anything will do.
+    return result_of(held.text(*text), held.object(rendered), wrapped)
+
+
+async def _prompt(prompt: AgentPrompt, caller: Caller) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """The texts of a prompt and all of it as data, a large one kept from the SDK."""
+    texts = texts_of(prompt)
+    if caller.exchange is None or sum(len(text) for _, text in texts) <= HELD_BYTES:
+        return texts, prompt.model_dump(mode="json")
+    rendered = encode(prompt.model_dump())
+    held = _held(caller.exchange, 2 * len(rendered))
+    kept = []
+    for role, text in texts:
+        await trio.lowlevel.checkpoint()
+        kept.append((role, held.text(encode(text))))
+    return kept, held.object(rendered)
+
+
+def _held(exchange: Exchange, rendered_bytes: int) -> Held:
+    exchange.charge(2 * render_cpu_s(rendered_bytes))  # the second time for its escapes and for sending it
+    exchange.held = Held()
+    return exchange.held
 
 
 def _cursor(params: t.PaginatedRequestParams | None) -> str | None:

@@ -9,7 +9,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from engine.control.identity import ANONYMOUS, Identity
 from engine.tenant import Tenant
-from server.asgi import exchange_of
+from server.asgi import Exchange, exchange_of
 from server.mcp_log import SessionLevel
 
 Context = ServerRequestContext[Any, Any]
@@ -29,14 +29,17 @@ class Caller:
     identity: Identity = ANONYMOUS
     keyed: bool = True
     log_level: SessionLevel = field(default_factory=SessionLevel)
+    # The HTTP request, if it is one: whose large values are kept from the SDK (`server.mcp_held`).
+    exchange: Exchange | None = None
 
 
 def http_caller(ctx: Context) -> Caller:
     """The caller of a message that came over HTTP, as the guard knows it."""
     exchange = exchange_of(ctx.request.scope)  # type: ignore[union-attr]
     return Caller(
-        exchange.tenant, exchange.params.get("agent"), exchange.when_draining, exchange.identity, exchange.keyed
-    )
+        exchange.tenant, exchange.params.get("agent"), exchange.when_draining, exchange.identity, exchange.keyed,
+        exchange=exchange,
+    )  # fmt: skip
 
 
 def of_handshake(ctx: Context) -> bool:

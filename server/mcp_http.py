@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import trio
 from mcp.server.lowlevel import Server
@@ -19,6 +19,7 @@ from engine.work import WORK
 from server.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.body import FREE_BYTES, check_content_type, parse_json, read_json
 from server.mcp import Handlers
+from server.mcp_held import filling
 from server.mcp_late import Late
 from server.mcp_listen import Listeners
 from server.problems import INVALID_REQUEST, PARSE_ERROR, Answer, problem_answer, rpc_answer
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 # The SDK compares every value of a message with its types, up to six times and each with an error of its own, but for
 # the arguments of a tool: 2,000 wrong ones cost it 25 ms.
 MAX_TYPED = 2_000
+# A request's id and its progress token are repeated in what it is answered, the token up to a thousand times.
+MAX_ID = 256
+MAX_METHOD = 4096
 
 _VERSION = b"mcp-protocol-version"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
@@ -99,6 +103,7 @@ class Mcp:
         if scope["method"] == "GET":  # a stream on which nothing will ever be said
             exchange.when_draining(exchange.end)
         asking = _asking.set((exchange.tenant, exchange.params.get("agent")))
+        send = filling(send, exchange)
         try:
             if _only_answered(exchange, answer):
                 with self._late.looked_after(send) as say:
@@ -194,8 +199,10 @@ def _sound(message: Any) -> dict[str, Any] | Answer:
     if "method" in message:
         sound = (
             isinstance(message["method"], str)
+            and len(message["method"]) <= MAX_METHOD
             and isinstance(message.get("params", {}), dict)
             and (_id(message) is not None or "id" not in message)
+            and not _is_long(_progress_token(message))
         )
     elif "result" in message or "error" in message:
         answers = isinstance(message.get("result"), dict) or _is_error(message.get("error"))
@@ -217,7 +224,20 @@ def _is_error(error: Any) -> bool:
 
 def _id(message: Mapping[str, Any]) -> str | int | None:
     found = message.get("id")
-    return found if isinstance(found, str | int) and not isinstance(found, bool) else None
+    return found if _is_id(found) else None
+
+
+def _progress_token(message: Mapping[str, Any]) -> Any:
+    meta = message.get("params", {}).get("_meta")
+    return meta.get("progressToken") if isinstance(meta, dict) else None
+
+
+def _is_long(token: Any) -> bool:
+    return isinstance(token, str) and len(token) > MAX_ID
+
+
+def _is_id(found: Any) -> TypeGuard[str | int]:
+    return len(found) <= MAX_ID if isinstance(found, str) else isinstance(found, int) and not isinstance(found, bool)
 
 
 def _refuse_headers(scope: Scope, message: Mapping[str, Any]) -> Answer | None:

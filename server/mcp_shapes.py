@@ -14,7 +14,7 @@ from agents.agent import AgentInfo, AgentPrompt
 from agents.documents import Document, Listed
 from agents.tool import ToolInfo
 from engine.errors import Problem
-from server.problems import details, encode, tool_error_text
+from server.problems import details, tool_error_text
 
 _BY_ID = "engine://documents/"
 _BY_TITLE = "engine://sources/"
@@ -59,13 +59,16 @@ def _is_object_schema(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object"
 
 
-def result_of(value: Any, returns: Mapping[str, Any] | None, handshake: bool) -> t.CallToolResult:
+def is_wrapped(value: Any, returns: Mapping[str, Any] | None, handshake: bool) -> bool:
+    """Whether a tool's answer goes into `{"result": ...}`: before 2026-07-28 structured content had to be an object."""
+    return handshake and not (isinstance(value, dict) and (returns is None or _is_object_schema(returns)))
+
+
+def result_of(text: str, structured: Any, wrapped: bool) -> t.CallToolResult:
     """A tool's answer: the value itself, and a text of it for clients that read only text."""
-    text = value if isinstance(value, str) else encode(value).decode()
-    wrapped = handshake and not (isinstance(value, dict) and (returns is None or _is_object_schema(returns)))
     return t.CallToolResult(
         content=[t.TextContent(type="text", text=text)],
-        structured_content={"result": value} if wrapped else value,
+        structured_content={"result": structured} if wrapped else structured,
     )
 
 
@@ -93,9 +96,13 @@ def prompt_of(info: AgentInfo) -> t.Prompt:
     )
 
 
-def messages_of(prompt: AgentPrompt) -> list[t.PromptMessage]:
-    """A prompt as messages. MCP has only `user` and `assistant`: the system text comes first, as the user's."""
-    texts = [("user", prompt.system), *((message.role, message.content) for message in prompt.messages)]
+def texts_of(prompt: AgentPrompt) -> list[tuple[str, str]]:
+    """A prompt as roles and texts. MCP has only `user` and `assistant`: the system text comes first, as the user's."""
+    return [("user", prompt.system), *((message.role, message.content) for message in prompt.messages)]
+
+
+def messages_of(texts: Iterable[tuple[str, str]]) -> list[t.PromptMessage]:
+    """Roles and texts as messages."""
     return [
         t.PromptMessage(
             role="assistant" if role == "assistant" else "user", content=t.TextContent(type="text", text=text)

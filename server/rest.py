@@ -20,7 +20,7 @@ from server.admin import Admin
 from server.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.body import read_object, unwrap
 from server.logs import report
-from server.problems import Answer, internal, json_answer, problem_answer
+from server.problems import Answer, internal, json_answer, problem_answer, render_cpu_s
 from server.routes import ANY, Found, Need, Route, Table, not_taken, options
 from server.target import MCP_PATH
 
@@ -102,13 +102,15 @@ class Routes:
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = exchange.params.get("agent")
         called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        return json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
+        return _charged(
+            exchange, json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
+        )
 
     async def prompt(self, exchange: Exchange, name: str) -> Answer:
         arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
-        return json_answer({"result": value} if wrapped else value)
+        return _charged(exchange, json_answer({"result": value} if wrapped else value))
 
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
@@ -123,6 +125,13 @@ class Routes:
     async def show_metrics(self, exchange: Exchange) -> Answer:
         body = self._service.engine.render_metrics()
         return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
+
+
+def _charged(exchange: Exchange, answer: Answer) -> Answer:
+    """The answer of a script, paid for if it is large."""
+    if cpu_s := render_cpu_s(len(answer.body)):
+        exchange.charge(cpu_s)
+    return answer
 
 
 class Rest:

@@ -62,6 +62,9 @@ class FakeEngine:
     def work_for(self, tenant: Tenant) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def charge(self, tenant: Tenant, cpu_s: float) -> None:
+        pass
+
     def count_request(self, tenant: Tenant) -> None:
         pass
 

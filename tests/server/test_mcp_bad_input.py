@@ -451,3 +451,47 @@ async def test_more_values_than_a_message_may_hold_are_refused_before_one_is_mad
     response, error = await answered(server, modern("tools/call", {"name": "echo", "arguments": {"a": [0] * bound}}))
     assert (response.status_code, error["code"]) == (400, -32700)
     assert f"{bound} commas" in error["message"]
+
+
+# ---- what answers repeat -----------------------------------------------------------------------------------------
+
+HUGE = "x" * 1_000_000
+
+
+@pytest.mark.parametrize("era", [modern, handshake])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": HUGE, "arguments": {}}),
+        ("prompts/get", {"name": HUGE}),
+        ("resources/read", {"uri": f"engine://documents/{HUGE}"}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": HUGE}, "argument": {"name": HUGE, "value": ""}}),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": HUGE}, "argument": {"name": "a", "value": ""}}),
+        ("tools/list", {"cursor": HUGE}),
+        ("tools/call", {**ECHO, "_meta": {**META, "progressToken": HUGE}}),
+        ("tools/call", {**ECHO, "_meta": {**META, PROTOCOL_VERSION: HUGE}}),
+        (HUGE, {}),
+    ],
+)
+async def test_no_error_repeats_much_of_what_was_sent(
+    server: Running, era: Any, method: str, params: dict[str, Any]
+) -> None:
+    ask = era(method, params)
+    ask["json"]["params"] |= params
+    for name in ("mcp-method", "mcp-name"):
+        if len(ask["headers"].get(name, "")) > 1000:
+            ask["headers"][name] = "x"
+    async with server.client() as client:
+        assert len((await client.post("/mcp", **ask)).content) < 16_384
+    await assert_works(server)
+
+
+@pytest.mark.parametrize("era", [modern, handshake])
+async def test_an_id_that_is_long_is_malformed(server: Running, era: Any) -> None:
+    ask = era("tools/call", ECHO)
+    ask["json"]["id"] = HUGE
+    response, error = await answered(server, ask)
+    assert (response.status_code, error["code"]) == (400, -32600)
+    ask["json"]["id"] = "x" * 256
+    async with server.client() as client:
+        assert message(await client.post("/mcp", **ask))["id"] == "x" * 256
