@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,18 +28,18 @@ from agents.manifest import Package, inline_agent, restored
 from agents.parameters import Parameters
 from agents.registry import EMPTY, OfferedTool, PublishedSet, Registry
 from agents.script import LuaScript
-from agents.shape import WrongShape, agent_declaration, tool_declaration
-from agents.tool import Tool
+from agents.shape import WrongShape, agent_declaration, narrowed, tool_declaration
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from agents.tools.lua import LuaTool
 from engine.config import ScriptEntry
 from engine.control import versions
 from engine.control.store import ControlStore
-from engine.control.versions import ActiveVersion
+from engine.control.versions import ActiveVersion, Kept
 from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.redaction import NOTHING_SECRET
 from engine.run import Script
+from engine.tenant import Tenant
 
 log = structlog.get_logger("agents.active")
 
@@ -48,18 +48,27 @@ LOOK_EVERY_S = 0.2
 # Of tenants that nobody asks for at the moment, this much is kept at hand: scripts in bytes, and tenants at all.
 KEPT_BYTES = 64 * 1024 * 1024
 KEPT_TENANTS = 2_000
+# Of versions that are made what is called, as many are read at a time.
+_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_VERSIONS = 64
 # A folder that was begun so long ago was left behind by a process that is gone.
 _ABANDONED_S = 3600.0
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept."""
+    """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept.
 
+    `tenant` is as it last asked. `made` has what the registry holds, by the number of the version: a version never
+    changes, so that it is made once.
+    """
+
+    tenant: Tenant
     holders: int = 0
     generation: int | None = None
     mark: str | None = None
     size: int = 0
+    made: dict[int, "Made"] = field(default_factory=dict)
     renewing: trio.Lock = field(default_factory=trio.Lock)
 
 
@@ -68,8 +77,9 @@ class Made:
     """What became of a version: an agent or tool that can be called, and what its publisher should know."""
 
     agent: Agent | None
-    tool: Tool | None
+    tool: OfferedTool | None
     warnings: tuple[str, ...]
+    folder: Path | None
 
 
 class ActiveVersions:
@@ -96,7 +106,7 @@ class ActiveVersions:
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._size = 0
 
-    def at_hand(self, tenant: str) -> "AtHand":
+    def at_hand(self, tenant: Tenant) -> "AtHand":
         """A block in which everything that the tenant has published, as of its beginning, can be called.
 
         Raises Problem `unavailable` when the control store cannot be read.
@@ -157,16 +167,17 @@ class ActiveVersions:
         """What can be called of a package whose script says this of itself. Raises WrongShape and Problem (400)."""
         return _made(self._engine, self._folder(tenant), package, said)
 
-    async def _hold(self, tenant: str) -> _Held:
-        held = self._held.get(tenant)
+    async def _hold(self, tenant: Tenant) -> _Held:
+        held = self._held.get(tenant.id)
         if held is None:
-            held = self._held[tenant] = _Held()
+            held = self._held[tenant.id] = _Held(tenant)
         else:
-            self._held.move_to_end(tenant)
+            self._held.move_to_end(tenant.id)
+            held.tenant = tenant
         held.holders += 1
         try:
             if held.generation != self._control.generation() or held.mark is None:
-                await self._renew(tenant, held)
+                await self._renew(tenant.id, held)
         except BaseException:
             self._release(held)
             raise
@@ -196,21 +207,34 @@ class ActiveVersions:
 
             mark, active = await self._control.read(look)
             if mark != held.mark:
-                published, complete = EMPTY, True
-                if active:
-                    make = partial(
-                        _published_set, self._engine, self._folder(tenant), active, tenant, clean=held.mark is None
-                    )
-                    published, complete = await trio.to_thread.run_sync(make)
+                made, complete = await self._made_of(tenant, held, active)
+                published = _published_set(active, made)
                 if self._held.get(tenant) is not held:
                     return  # it was put away meanwhile; whoever needs it reads it again
                 before = self._registry.publish(tenant, published)
-                first, held.mark = held.mark is None, mark if complete else None
-                size = sum(len(each.content) for each in active)
+                first, held.mark, held.made = held.mark is None, mark if complete else None, made
+                size = sum(each.size for each in active)
                 self._size, held.size = self._size - held.size + size, size
                 if not first:
                     self._tell(tenant, before, published)
             held.generation = generation
+
+    async def _made_of(self, tenant: str, held: _Held, active: Sequence[ActiveVersion]) -> tuple[dict[int, Made], bool]:
+        """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
+        folder = self._folder(tenant)
+        if held.mark is None:  # copies of the files of others go
+            await trio.to_thread.run_sync(_remove_others, folder, {each.digest for each in active})
+        found = {each.n: held.made[each.n] for each in active if each.n in held.made and _has_files(held.made[each.n])}
+        complete = True
+        for batch in _batches([each for each in active if each.n not in found]):
+            numbers = [each.n for each in batch]
+            kept = await self._control.read(partial(versions.kept, tenant=tenant, numbers=numbers))
+            making = partial(_make_all, self._engine, folder, tenant, batch, kept)
+            made, whole, cpu_s = await trio.to_thread.run_sync(making)
+            self._engine.charge(held.tenant, cpu_s)
+            found |= made
+            complete = complete and whole
+        return found, complete
 
     def _tell(self, tenant: str, before: PublishedSet, now: PublishedSet) -> None:
         agents = [a.info for a in before.agents.values()] != [a.info for a in now.agents.values()]
@@ -224,7 +248,7 @@ class AtHand:
 
     __slots__ = ("_active", "_held", "_tenant")
 
-    def __init__(self, active: ActiveVersions, tenant: str) -> None:
+    def __init__(self, active: ActiveVersions, tenant: Tenant) -> None:
         self._active, self._tenant = active, tenant
 
     async def __aenter__(self) -> None:
@@ -239,41 +263,64 @@ class AtHand:
 # ---- from versions to what can be called; no trio, as this runs in a thread --------------------------------------
 
 
-def _published_set(
-    engine: Engine, folder: Path, active: Sequence[ActiveVersion], tenant: str, *, clean: bool
-) -> tuple[PublishedSet, bool]:
-    """The tenant's active versions, ready to be called, and whether all are there that could be.
+def _batches(versions: Sequence[ActiveVersion]) -> Iterator[list[ActiveVersion]]:
+    """The versions in parts of bounded size, each of at least one."""
+    batch: list[ActiveVersion] = []
+    for each in versions:
+        full = len(batch) == _BATCH_VERSIONS or sum(one.size for one in batch) + each.size > _BATCH_BYTES
+        if batch and full:
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
 
-    With `clean`, copies of the files of others are removed first.
-    """
-    if clean:
-        _remove_others(folder, {each.version.digest for each in active})
-    agents: dict[str, Agent] = {}
-    tools: dict[str, OfferedTool] = {}
+
+def _make_all(
+    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, Kept]
+) -> tuple[dict[int, Made], bool, float]:
+    """What can be called of these versions, whether that is all that could be, and the CPU seconds that it took."""
+    began_s = time.thread_time()
+    found: dict[int, Made] = {}
     complete = True
     for each in active:
-        version = each.version
+        if each.n not in kept:
+            continue  # gone since it was listed
         try:
-            package = restored(version.name, version.version, each.content)
+            package = restored(each.name, each.version, kept[each.n].content)
             _put_files(folder, package)
-            made = _made(engine, folder, package, each.said)
+            found[each.n] = _made(engine, folder, package, kept[each.n].said, compiles=True)
         except OSError as error:
             complete = False  # a full disk: worth another try
             reason = f"its files cannot be written: {error}"
         except (Problem, WrongShape) as wrong:  # kept by a version of the engine that knew other rules
             reason = str(wrong)
         else:
-            if made.agent is not None:
-                agents[version.name] = made.agent
-            if made.tool is not None:
-                tools[version.name] = OfferedTool(made.tool, Parameters(made.tool.info.parameters))
             continue
-        log.error("a published version cannot be used", tenant=tenant, root=version.root, name=version.name,
-                  version=version.version, reason=reason)  # fmt: skip
-    return PublishedSet(agents, tools), complete
+        log.error("a published version cannot be used", tenant=tenant, root=each.root, name=each.name,
+                  version=each.version, reason=reason)  # fmt: skip
+    return found, complete, time.thread_time() - began_s
 
 
-def _made(engine: Engine, folder: Path, package: Package, said: object) -> Made:
+def _published_set(active: Sequence[ActiveVersion], made: Mapping[int, Made]) -> PublishedSet:
+    agents: dict[str, Agent] = {}
+    tools: dict[str, OfferedTool] = {}
+    for each in active:
+        if (thing := made.get(each.n)) is None:
+            continue
+        if thing.agent is not None:
+            agents[each.name] = thing.agent
+        if thing.tool is not None:
+            tools[each.name] = thing.tool
+    return PublishedSet(agents, tools) if active else EMPTY
+
+
+def _has_files(made: Made) -> bool:
+    return made.folder is None or made.folder.is_dir()
+
+
+def _made(engine: Engine, folder: Path, package: Package, said: object, *, compiles: bool = False) -> Made:
+    """What can be called of a package. `compiles` says that its schemas were compiled before."""
     if package.kind == "toml":
         return _made_inline(package)
     if package.root == "agent":
@@ -284,23 +331,24 @@ def _made(engine: Engine, folder: Path, package: Package, said: object) -> Made:
         if package.arguments is not None:
             info = info.model_copy(update={"arguments": package.arguments})
         authority = replace(agent.authority, folder=_files_of(folder, package))
-        return Made(replace(agent, info=info, authority=authority), None, warnings)
+        return Made(replace(agent, info=info, authority=authority), None, warnings, authority.folder)
     tool_said = tool_declaration(said)
     allowed, warnings = _allowed(package, tool_said.tools)
-    tool = LuaTool.of(_script(engine, package, allowed), tool_said)
+    tool = LuaTool.of(_script(engine, package, allowed), tool_said, compiles=compiles)
     if "arguments" in tool.info.parameters["properties"]:
         warnings += ("a parameter is called 'arguments'; a request that gives it alone is taken for the envelope",)
-    return Made(None, replace(tool, authority=replace(tool.authority, folder=_files_of(folder, package))), warnings)
+    files = _files_of(folder, package)
+    tool = replace(tool, authority=replace(tool.authority, folder=files))
+    return Made(None, OfferedTool(tool, Parameters(tool.info.parameters), engine.work_for), warnings, files)
 
 
 def _made_inline(package: Package) -> Made:
     entry = inline_agent(package)
     allowed, warnings = _allowed(package, entry.tools)
-    tools = tuple(name for name in entry.tools if name in allowed)
-    agent = TomlAgent.of(package.name, entry.model_copy(update={"tools": tools}))
+    agent = TomlAgent.of(package.name, entry.model_copy(update={"tools": allowed}))
     if package.arguments is not None:
         agent = replace(agent, info=agent.info.model_copy(update={"arguments": package.arguments}))
-    return Made(agent, None, warnings)
+    return Made(agent, None, warnings, None)
 
 
 def _allowed(package: Package, declared: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -309,13 +357,14 @@ def _allowed(package: Package, declared: Sequence[str]) -> tuple[tuple[str, ...]
     The manifest's `tools` narrows the list; beyond the builtin ones, which reach the tenant's own documents alone, it
     takes a grant.
     """
-    wanted = [name for name in declared if package.tools is None or name in package.tools]
-    allowed = tuple(name for name in wanted if name in BUILTIN_NAMES or name in package.grants.tools)
+    wanted = narrowed(tuple(dict.fromkeys(declared)), package.tools)
+    granted = BUILTIN_NAMES.union(package.grants.tools)
     left_out = (
-        f"the tool '{name}' is declared, but not among grants.tools, so it is left out"
+        f"the tool '{name[:64]}' is declared, but not among grants.tools, so it is left out"
         for name in wanted
-        if name not in allowed
+        if name not in granted
     )
+    allowed = tuple(name for name in wanted if name in granted)
     return allowed, tuple(left_out)
 
 

@@ -20,7 +20,7 @@ class AgentArgument(BaseModel):
     description: str = ""
     required: bool = False
     # The values that it may have; None means any.
-    enum: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    enum: Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)] | None = None
 
 
 class AgentInfo(BaseModel):

@@ -13,6 +13,10 @@ from sandbox.outcome import Outcome
 DESCRIBE_TIMEOUT_S = 2.0
 
 
+# Ends that are no author's fault: a worker was killed, by the kernel for memory or by an operator.
+_LOST = frozenset({Outcome.WORKER_LOST, Outcome.CANCELLED})
+
+
 class Undescribed(Exception):
     """A script that does not say what it is. `line` of it, if known; `refused` where the engine did not even try."""
 
@@ -20,9 +24,26 @@ class Undescribed(Exception):
         super().__init__(message)
         self.message, self.outcome, self.line, self.refused = message, outcome, line, refused
 
+    @property
+    def lost(self) -> bool:
+        """Whether the worker was, which says nothing of the script."""
+        return self.outcome in _LOST
+
 
 async def describe(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
-    """The plain fields of the table that the script declares, on the tenant's account. Raises Undescribed."""
+    """The plain fields of the table that the script declares, on the tenant's account. Raises Undescribed.
+
+    Where the worker is lost, another one is asked, once.
+    """
+    try:
+        return await _asked(name, script, root, engine, tenant)
+    except Undescribed as undescribed:
+        if not undescribed.lost:
+            raise
+    return await _asked(name, script, root, engine, tenant)
+
+
+async def _asked(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
     asked = {"timeout_s": DESCRIBE_TIMEOUT_S}
     try:
         result = await engine.execute(

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import re
 import tomllib
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from pydantic import ValidationError
 
 from agents.agent import AgentArgument
+from agents.shape import MAX_DESCRIPTION_BYTES, MAX_ITEMS, AgentDeclaration, WrongShape, check_texts
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.config import InlineAgent, nearest, valid_name
 from engine.control.grants import Grants, parse_grants
@@ -57,9 +59,17 @@ class Package:
     grants: Grants
     config: Mapping[str, Any]
 
-    @property
-    def content(self) -> bytes:
-        """Everything that the version is, in one spelling: without the name and version that it is published under."""
+    # Everything that the version is, in one spelling, without the name and version that it is published under; and its
+    # SHA-256, equal for equal packages, whatever they are called. Made once: it takes 10 ms a megabyte.
+    content: bytes = field(init=False, repr=False, compare=False)
+    digest: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        content = self._content()
+        object.__setattr__(self, "content", content)
+        object.__setattr__(self, "digest", hashlib.sha256(content).hexdigest())
+
+    def _content(self) -> bytes:
         arguments = None if self.arguments is None else [argument.model_dump() for argument in self.arguments]
         return json.dumps(
             {
@@ -77,11 +87,6 @@ class Package:
             separators=(",", ":"),
             allow_nan=False,
         ).encode()
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content: equal for equal packages, whatever they are called."""
-        return hashlib.sha256(self.content).hexdigest()
 
     @property
     def source(self) -> bytes:
@@ -109,7 +114,7 @@ def parse_package(root: Root, name: str, body: Mapping[str, Any]) -> Package:
             hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KEYS)}"
             raise _bad(f"a manifest has no key {key[:64]!r}; {hint}")
     if body.get("name") not in (None, name):
-        raise _bad(f"the manifest is of {str(body['name'])[:64]!r}, but was sent for '{name}'")
+        raise _bad(f"the manifest is of {brief(body['name'])!r}, but was sent for '{name}'")
     files = _files(body.get("files"))
     main = body.get("main")
     if not isinstance(main, str):
@@ -186,6 +191,13 @@ def check_path(path: str) -> None:
             raise refused(f"has a part longer than {MAX_PART_BYTES} bytes")
 
 
+def brief(value: Any) -> str:
+    """What stood in place of a text, for a message: a value of any size is not rendered to be cut."""
+    if isinstance(value, str):
+        return value[:64]
+    return str(value)[:64] if isinstance(value, int | float | None) else "..."
+
+
 def _bad(message: str) -> Problem:
     return Problem(Code.BAD_REQUEST, message)
 
@@ -215,8 +227,8 @@ def _files(given: Any) -> dict[str, str]:
 
 
 def _kind(root: Root, kind: Any) -> PackageKind:
-    if kind not in _KINDS[root]:
-        raise _bad(f"kind is {str(kind)[:40]!r}; for {root}s it must be one of: {', '.join(_KINDS[root])}")
+    if not isinstance(kind, str) or kind not in _KINDS[root]:
+        raise _bad(f"kind is {brief(kind)!r}; for {root}s it must be one of: {', '.join(_KINDS[root])}")
     if kind == "chatmd":
         raise _bad("agents of kind 'chatmd' are not supported by this version")
     return cast(PackageKind, kind)
@@ -244,8 +256,10 @@ def _arguments(given: Any) -> tuple[AgentArgument, ...] | None:
     found: list[AgentArgument] = []
     for position, each in enumerate(given):
         if not isinstance(each, dict) or (extra := set(each) - set(AgentArgument.model_fields)):
-            what = "must be an object" if not isinstance(each, dict) else f"has no key {sorted(extra)[0][:64]!r}"
+            what = "must be an object" if not isinstance(each, dict) else f"has no key {min(extra)[:64]!r}"
             raise _bad(f"arguments[{position}] {what}")
+        if isinstance(options := each.get("enum"), list) and len(options) > MAX_ITEMS["enum"]:
+            raise _bad(f"arguments[{position}].enum has {len(options)} items; the most is {MAX_ITEMS['enum']}")
         try:
             found.append(AgentArgument.model_validate(each))
         except ValidationError as invalid:
@@ -253,6 +267,10 @@ def _arguments(given: Any) -> tuple[AgentArgument, ...] | None:
             raise _bad(f"arguments[{position}].{'.'.join(map(str, error['loc']))}: {error['msg']}") from None
     if len({argument.name for argument in found}) < len(found):
         raise _bad("arguments: two have one name")
+    try:
+        check_texts(AgentDeclaration(), "manifest", found)
+    except WrongShape as wrong:
+        raise _bad(str(wrong)) from None
     return tuple(found)
 
 
@@ -264,12 +282,38 @@ def _config(given: Any) -> dict[str, Any]:
     return dict(given)
 
 
+# Of a `toml` package. The parser is Python and takes 0.2 us a character, and more for dotted names: their time
+# grows with the square of their parts, 8.5 s for 200 KB. Three keys need little beside their texts.
+MAX_TOML_BYTES = 256 * 1024
+_MAX_TOML_STRUCTURE = 16 * 1024
+_MAX_TOML_DOTS = 64
+# Texts and comments, as TOML 1.0 reads them from left to right.
+_TOML_TEXTS = re.compile(
+    r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}|'{3}(?:[^']|'{1,2}(?!'))*'{3,5}'''
+    r"""|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*""",
+    re.DOTALL,
+)
+
+
+def _check_toml(path: str, source: str) -> None:
+    """Raises Problem for what takes the parser long."""
+    if len(source.encode()) > MAX_TOML_BYTES:
+        raise Problem(Code.TOO_LARGE, f"{path} is larger than {MAX_TOML_BYTES} bytes")
+    structure = _TOML_TEXTS.sub("", source)
+    if len(structure) > _MAX_TOML_STRUCTURE or structure.count(".") > _MAX_TOML_DOTS:
+        raise _bad(
+            f"{path}: beside its texts it has {len(structure)} characters and {structure.count('.')} dots; the most is "
+            f"{_MAX_TOML_STRUCTURE} and {_MAX_TOML_DOTS}"
+        )
+
+
 def inline_agent(package: Package) -> InlineAgent:
     """The agent in a `toml` package: `description`, `system_prompt` and `tools`, as in `[agents.NAME]`.
 
     Either at the top of the file or in one table of that name. Nothing is taken from the environment: `${VAR}` is
     text. Raises Problem (400).
     """
+    _check_toml(package.main, package.files[package.main])
     try:
         said = tomllib.loads(package.files[package.main])
     except tomllib.TOMLDecodeError as wrong:
@@ -281,6 +325,11 @@ def inline_agent(package: Package) -> InlineAgent:
     known = ("description", "system_prompt", "tools")
     if unknown := next((key for key in said if key not in known), None):
         raise _bad(f"{package.main}: unknown key {unknown[:64]!r}; known: {', '.join(known)}")
+    if isinstance(tools := said.get("tools"), list) and len(tools) > MAX_ITEMS["tools"]:
+        raise _bad(f"{package.main}: tools has {len(tools)} items; the most is {MAX_ITEMS['tools']}")
+    description = said.get("description")
+    if isinstance(description, str) and len(description.encode()) > MAX_DESCRIPTION_BYTES:
+        raise _bad(f"{package.main}: description is longer than {MAX_DESCRIPTION_BYTES} bytes")
     try:
         return InlineAgent.model_validate(said)
     except ValidationError as invalid:

@@ -16,9 +16,9 @@ import trio
 
 from agents.active import ActiveVersions
 from agents.describing import Undescribed, describe
-from agents.manifest import Package, Root, folded, parse_package
+from agents.manifest import Package, Root, brief, folded, parse_package
 from agents.registry import Registry
-from agents.shape import WrongShape
+from agents.shape import WrongShape, agent_declaration, declared_again, tool_declaration
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.control import versions
 from engine.control.grants import Grants, for_the_operator
@@ -152,9 +152,14 @@ class Publishing(Deciding):
         """
         require(who, "publish")
         action = f"{root}.publish"
-        target = f"{name[:64]} {str(body.get('version'))[:64]}"
+        target = f"{name[:64]} {brief(body.get('version'))}"
         try:
-            package = await trio.to_thread.run_sync(parse_package, root, name, body)
+            with self._engine.work_for(tenant):  # refused before the work where the tenant's share is used up
+                pass
+            package, cpu_s = await trio.to_thread.run_sync(_parsed, root, name, body)
+            self._engine.charge(tenant, cpu_s)
+            if isinstance(package, Problem):
+                raise package
             self._check_clash(tenant, package)
             there = await self._control.read(partial(_find, tenant.id, package))
             said: object = None
@@ -162,7 +167,9 @@ class Publishing(Deciding):
             if there is None:
                 self._check_source(tenant, package)
                 said = await self._said(tenant, package)
-                warnings = (*self._active.made(tenant.id, package, said).warnings, *self._lowered(tenant, package))
+                with self._engine.work_for(tenant):
+                    made = self._active.made(tenant.id, package, said)
+                warnings = (*made.warnings, *self._lowered(tenant, package))
         except WrongShape as wrong:
             await self._refused(tenant, who, action, target, Problem(Code.BAD_REQUEST, str(wrong)))
         except Problem as problem:
@@ -227,12 +234,21 @@ class Publishing(Deciding):
             return None
         script = Script.of(package.main.rpartition("/")[2], package.source)
         try:
-            return await describe(package.name, script, package.root, self._engine, tenant)
+            said = await describe(package.name, script, package.root, self._engine, tenant)
         except Undescribed as undescribed:
             if undescribed.refused is not None:
                 raise undescribed.refused from None
+            if undescribed.lost:
+                raise Problem(
+                    Code.UNAVAILABLE,
+                    "the worker that was asking the script what it is was lost, twice; nothing was changed: try again",
+                    retry_after_s=1,
+                ) from None
             what = "" if undescribed.outcome.value == "script_error" else f" ({undescribed.outcome.value})"
             raise Problem(Code.BAD_REQUEST, f"the script does not load{what}: {undescribed.message}") from None
+        # What is kept is what is known: the rest of the script's table is bounded by nothing but output_bytes.
+        with self._engine.work_for(tenant):
+            return declared_again(agent_declaration(said) if package.root == "agent" else tool_declaration(said))
 
     def _lowered(self, tenant: Tenant, package: Package) -> list[str]:
         bound = self._limits_for(dict(package.grants.limits), tenant)
@@ -263,6 +279,16 @@ def _require_power(who: Identity, asks: Grants) -> None:
             f"private addresses, '*' and env are the operator's to grant, and this version asks for {beyond}; "
             "the operator has to approve it",
         )
+
+
+def _parsed(root: Root, name: str, body: Mapping[str, Any]) -> tuple[Package | Problem, float]:
+    """The package or why it is none, and the CPU seconds that it took: what is refused is charged, too."""
+    began_s = time.thread_time()
+    try:
+        package: Package | Problem = parse_package(root, name, body)
+    except Problem as problem:
+        package = problem
+    return package, time.thread_time() - began_s
 
 
 def _find(tenant: str, package: Package, db: apsw.Connection) -> Version | None:

@@ -81,7 +81,7 @@ class Service:
 
         Whoever calls on a tenant's behalf is in one. Raises Problem `unavailable`.
         """
-        return self.active.at_hand(tenant.id)
+        return self.active.at_hand(tenant)
 
     async def stored_bytes(self, tenant: Tenant) -> int:
         """What the tenant's documents and published packages take. Raises Problem `unavailable`."""

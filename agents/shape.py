@@ -1,14 +1,27 @@
 """Checking what scripts say of themselves and return: plain values in, typed ones out, errors that name the path."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agents.agent import AgentArgument, AgentPrompt, PromptMessage
 
 M = TypeVar("M", bound=BaseModel)
+
+# Of lists that a script declares or answers with: more than a client shows or a model reads. They are counted before
+# anything in them is looked at, as each wrong item costs an error.
+MAX_ITEMS = {"tools": 256, "arguments": 64, "functions": 256, "messages": 4_096, "enum": 256}
+MAX_COMPLETIONS = 10_000
+# Of what a script says of itself, which is kept with its version and shown by every list: a title, a description, and
+# all texts together but its schemas (`agents.schema` has their bounds). In bytes of UTF-8.
+MAX_TITLE_BYTES = 1_024
+MAX_DESCRIPTION_BYTES = 16 * 1024
+MAX_DECLARATION_BYTES = 64 * 1024
+
+# No errors beyond the first, which is the one that is told.
+Names = Annotated[list[str], Field(fail_fast=True)]
 
 
 class WrongShape(Exception):
@@ -49,9 +62,9 @@ class AgentDeclaration(BaseModel):
     name: str | None = None
     title: str | None = None
     description: str | None = None
-    tools: list[str] = []
-    arguments: list[AgentArgument] = []
-    functions: list[str] = []
+    tools: Names = []
+    arguments: Annotated[list[AgentArgument], Field(fail_fast=True)] = []
+    functions: Names = []
 
 
 class ToolDeclaration(BaseModel):
@@ -62,11 +75,11 @@ class ToolDeclaration(BaseModel):
     name: str | None = None
     title: str | None = None
     description: str | None = None
-    tools: list[str] = []
+    tools: Names = []
     parameters: Any = None
     returns: Any = None
     annotations: ToolAnnotations | None = None
-    functions: list[str] = []
+    functions: Names = []
 
 
 class _Answer(BaseModel):
@@ -75,13 +88,15 @@ class _Answer(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     system: str
-    tools: list[str] | None = None
-    messages: list[PromptMessage] = []
+    tools: Names | None = None
+    messages: Annotated[list[PromptMessage], Field(fail_fast=True)] = []
 
 
 def agent_declaration(value: Any, words: Words = LUA) -> AgentDeclaration:
     """What an agent declares; that of a script was described in a worker. Raises WrongShape."""
-    return _checked(AgentDeclaration, value, "agent", ("tools", "arguments"), words)
+    said = _checked(AgentDeclaration, value, "agent", ("tools", "arguments"), words)
+    check_texts(said, "agent", said.arguments)
+    return said.model_copy(update={"tools": list(dict.fromkeys(said.tools))})
 
 
 def tool_declaration(value: Any, words: Words = LUA) -> ToolDeclaration:
@@ -89,7 +104,13 @@ def tool_declaration(value: Any, words: Words = LUA) -> ToolDeclaration:
     said = _checked(ToolDeclaration, value, "tool", ("tools",), words)
     if said.annotations is not None and said.annotations.read_only and said.annotations.destructive:
         raise WrongShape("tool.annotations: readOnlyHint and destructiveHint contradict each other")
-    return said
+    check_texts(said, "tool")
+    return said.model_copy(update={"tools": list(dict.fromkeys(said.tools))})
+
+
+def declared_again(said: AgentDeclaration | ToolDeclaration) -> dict[str, Any]:
+    """What was declared, and nothing else of what the script said: to be declared once more from what is kept of it."""
+    return said.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def completions(value: Any, words: Words = LUA) -> tuple[str, ...] | None:
@@ -98,6 +119,8 @@ def completions(value: Any, words: Words = LUA) -> tuple[str, ...] | None:
         return None if value is None else ()
     if not isinstance(value, list):
         raise WrongShape(f"the answer of agent.complete must be a list of strings, got {_type(value, words)}")
+    if len(value) > MAX_COMPLETIONS:
+        raise WrongShape(f"the answer of agent.complete has {len(value)} values; the most is {MAX_COMPLETIONS}")
     for position, each in enumerate(value, words.first):
         if not isinstance(each, str):
             raise WrongShape(f"the answer of agent.complete: [{position}] must be a string, got {_type(each, words)}")
@@ -106,16 +129,18 @@ def completions(value: Any, words: Words = LUA) -> tuple[str, ...] | None:
 
 def narrowed(declared: Sequence[str], allowed: Sequence[str] | None) -> tuple[str, ...]:
     """The tools that an agent or tool declares, less what its configuration leaves out with `tools` (None: nothing)."""
-    return tuple(tool for tool in declared if allowed is None or tool in allowed)
+    wanted = declared if allowed is None else set(allowed).intersection(declared)
+    return tuple(tool for tool in declared if tool in wanted)
 
 
 def agent_prompt(value: Any, declared: tuple[str, ...], words: Words = LUA) -> AgentPrompt:
     """The prompt in an answer of `resolve`. Its tools may only narrow the declared list. Raises WrongShape."""
     answer = _checked(_Answer, value, "the answer of agent.resolve", ("tools", "messages"), words)
-    tools = declared if answer.tools is None else tuple(answer.tools)
-    if extra := [tool for tool in tools if tool not in declared]:
+    tools = declared if answer.tools is None else tuple(dict.fromkeys(answer.tools))
+    known = set(declared)
+    if (extra := next((tool for tool in tools if tool not in known), None)) is not None:
         raise WrongShape(
-            f"the answer of agent.resolve: tools names {extra[0]!r}, which agent.tools does not declare; "
+            f"the answer of agent.resolve: tools names {extra[:64]!r}, which agent.tools does not declare; "
             "resolve may narrow the list, never widen it"
         )
     return AgentPrompt(system=answer.system, tools=tools, messages=tuple(answer.messages))
@@ -126,12 +151,41 @@ def _checked(model: type[M], value: Any, what: str, lists: tuple[str, ...], word
         raise WrongShape(f"{what} is {_type(value, words)}, not {words.named_fields}")
     # Lua has one empty table: in these places it is a list.
     plain = {key: [] if words is LUA and key in lists and item == {} else item for key, item in value.items()}
+    _check_lengths(plain, what)
+    for position, argument in enumerate(
+        plain["arguments"] if isinstance(plain.get("arguments"), list) else (), words.first
+    ):
+        if isinstance(argument, dict):
+            _check_lengths(argument, f"{what}: arguments[{position}]")
     try:
         return model.model_validate(plain)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         path = "".join(f"[{part + words.first}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         raise WrongShape(f"{what}: {path.lstrip('.')} {_wrong(first['type'], first['input'], words)}") from None
+
+
+def _check_lengths(value: Mapping[str, Any], what: str) -> None:
+    for name, most in MAX_ITEMS.items():
+        if isinstance(items := value.get(name), list) and len(items) > most:
+            raise WrongShape(f"{what}: {name} has {len(items)} items; the most is {most}")
+
+
+def check_texts(said: AgentDeclaration | ToolDeclaration, what: str, arguments: Sequence[AgentArgument] = ()) -> None:
+    """Raises WrongShape for texts that are longer than a list of agents and tools can show."""
+    every = [said.name or "", said.title or "", said.description or "", *said.tools, *said.functions]
+    for argument in arguments:
+        every += [argument.name, argument.description, *(argument.enum or ())]
+    sizes = [
+        ("title", said.title or "", MAX_TITLE_BYTES),
+        ("description", said.description or "", MAX_DESCRIPTION_BYTES),
+        *(("arguments: a description", each.description, MAX_DESCRIPTION_BYTES) for each in arguments),
+    ]
+    for name, text, most in sizes:
+        if (size := len(text.encode(errors="surrogatepass"))) > most:
+            raise WrongShape(f"{what}: {name} is {size} bytes long; the most is {most}")
+    if (size := sum(len(text.encode(errors="surrogatepass")) for text in every)) > MAX_DECLARATION_BYTES:
+        raise WrongShape(f"{what}: its texts are {size} bytes; the most for all but schemas is {MAX_DECLARATION_BYTES}")
 
 
 def _wrong(kind: str, seen: Any, words: Words) -> str:

@@ -123,7 +123,9 @@ def valid_name(name: str) -> bool:
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """The known name most like `name`, or None when none is like it."""
+    """The known name most like `name`, or None when none is like it, which is so of everything that is long."""
+    if len(name) > 128:  # comparing takes longer than linear time, and names are strangers' at times
+        return None
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return found[0] if found else None
 

@@ -167,6 +167,11 @@ class Engine:
         if self._ledger is not None:
             self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
 
+    def charge(self, tenant: Tenant, cpu_s: float) -> None:
+        """Take CPU time that a thread used on what this tenant sent from its `cpu_seconds_per_minute`."""
+        if self._ledger is not None:
+            self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
+
     def room_for(self, tenant: Tenant) -> int | None:
         """How many bytes the tenant may store in all; None where there is one tenant, and the disk is its own."""
         return None if self._ledger is None else int(self.quotas_for(tenant)["stored_bytes"])

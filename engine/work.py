@@ -100,5 +100,15 @@ WORK: dict[str, WorkSpec] = {
             None, None, "40 ms by weights of keywords, values and characters (agents/schema_work.py)",
             "the tenant's CPU seconds",
         ),
+        WorkSpec(
+            "declaration", "what a script declares or answers is made into an agent, a tool or a prompt",
+            64 * 1024, 4_096, "lists: 256 tools, 64 arguments, 256 values of one, 4,096 messages, 10,000 completions; "
+            "a description 16 KiB; answers as limits.output_bytes", "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "upload", "a package is parsed, addressed and made what is called",
+            None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
+            "beside its texts; versions in parts of 64 and 8 MiB, in a thread", "the tenant's CPU seconds",
+        ),
     )
 }  # fmt: skip

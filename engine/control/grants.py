@@ -148,11 +148,12 @@ def _limits(given: Any) -> dict[str, float]:
     if not isinstance(given, dict):
         raise _bad("grants.limits must be an object of numbers")
     found: dict[str, float] = {}
-    for name, value in sorted(given.items()):
+    for name in given:
         if name not in SPECS:
             near = nearest(name, list(SPECS))
             hint = f"did you mean {near!r}?" if near else f"known: {', '.join(SPECS)}"
             raise _bad(f"grants.limits has no {name[:64]!r}; {hint}")
+    for name, value in sorted(given.items()):
         spec = SPECS[name]
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63
         if not number or (spec.integral and value != int(value)):

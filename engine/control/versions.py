@@ -24,6 +24,8 @@ _VERSION = (
     "v.root, v.name, v.version, v.digest, p.size, v.grants, v.published_at, v.published_by, v.approved_by, v.active, "
     "v.deprecated"
 )
+# Not length(): that reads and counts the characters of every text, and this the header of its row.
+_SAID_BYTES = "octet_length(said) + octet_length(grants)"
 _JOINED = "versions v JOIN packages p ON p.tenant = v.tenant AND p.digest = v.digest"
 
 
@@ -87,9 +89,20 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class ActiveVersion:
-    """An active version with its content: everything that it takes to call it."""
+    """An active version. No other one ever has its number `n`; `size` counts all that is kept of it, in bytes."""
 
-    version: Version
+    n: int
+    root: str
+    name: str
+    version: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a version: everything that it takes to call it."""
+
     content: bytes
     said: Any
 
@@ -156,7 +169,8 @@ def add(
                 f"({there.digest[:12]}, this one is {new.digest[:12]}); versions never change: publish another one",
             )
         return Added(there, False, asks(db, tenant, there, free))
-    _require_room(db, tenant, new, max_bytes, besides)
+    grants, said = json.dumps(new.grants.as_json()), json.dumps(new.said)
+    _require_room(db, tenant, new, (grants, said), max_bytes, besides)
     db.execute(
         "INSERT INTO packages(tenant, digest, size, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (tenant, new.digest, len(new.content), new.content),
@@ -166,7 +180,7 @@ def add(
         "INSERT INTO versions(tenant, root, name, version, digest, grants, said, published_at, published_by, "
         "approved_by, active, deprecated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
         (
-            tenant, new.root, new.name, new.version, new.digest, json.dumps(new.grants.as_json()), json.dumps(new.said),
+            tenant, new.root, new.name, new.version, new.digest, grants, said,
             new.at, new.by, None if asked else new.by,
         ),
     )  # fmt: skip
@@ -206,14 +220,23 @@ def deprecate(db: apsw.Connection, tenant: str, version: Version) -> None:
 
 
 def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
-    """Every active version of a tenant with its content, tools before agents, in the order of their names."""
+    """Every active version of a tenant, tools before agents, in the order of their names."""
     found = rows(
         db,
-        f"SELECT {_VERSION}, p.content, v.said FROM {_JOINED} WHERE v.tenant = ? AND v.active "
-        "ORDER BY v.root DESC, v.name",
+        f"SELECT v.n, v.root, v.name, v.version, v.digest, p.size + {_SAID_BYTES} FROM {_JOINED} "
+        "WHERE v.tenant = ? AND v.active ORDER BY v.root DESC, v.name",
         (tenant,),
     )
-    return [ActiveVersion(_version(row[:-2]), row[-2], json.loads(row[-1])) for row in found]
+    return [ActiveVersion(*row) for row in found]
+
+
+def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int]) -> dict[int, Kept]:
+    """What is kept of these versions of the tenant's, as far as they are there."""
+    marks = ", ".join("?" * len(numbers))
+    found = rows(
+        db, f"SELECT v.n, p.content, v.said FROM {_JOINED} WHERE v.tenant = ? AND v.n IN ({marks})", (tenant, *numbers)
+    )
+    return {n: Kept(content, json.loads(said)) for n, content, said in found}
 
 
 def mark(db: apsw.Connection, tenant: str) -> str:
@@ -232,8 +255,10 @@ def has_content(db: apsw.Connection, tenant: str, digest: str) -> bool:
 
 
 def stored_bytes(db: apsw.Connection, tenant: str) -> int:
-    """How much the tenant's packages take."""
-    return int(rows(db, "SELECT coalesce(sum(size), 0) FROM packages WHERE tenant = ?", (tenant,))[0][0])
+    """How much the tenant's packages take, with what their scripts say of themselves, which each version keeps."""
+    packages = "SELECT coalesce(sum(size), 0) FROM packages WHERE tenant = ?"
+    said = f"SELECT coalesce(sum({_SAID_BYTES}), 0) FROM versions WHERE tenant = ?"
+    return _count(db, packages, (tenant,)) + _count(db, said, (tenant,))
 
 
 def _switch(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> None:
@@ -255,7 +280,14 @@ def _require_alive(version: Version) -> None:
         )
 
 
-def _require_room(db: apsw.Connection, tenant: str, new: NewVersion, max_bytes: float | None, besides: int) -> None:
+def _require_room(
+    db: apsw.Connection,
+    tenant: str,
+    new: NewVersion,
+    texts: tuple[str, str],
+    max_bytes: float | None,
+    besides: int,
+) -> None:
     if not rows(db, "SELECT 1 FROM tenants WHERE name = ? AND name = ? COLLATE BINARY", (tenant, tenant)):
         raise Problem(Code.NOT_FOUND, "the tenant is not there any more")
     alike = rows(
@@ -279,8 +311,8 @@ def _require_room(db: apsw.Connection, tenant: str, new: NewVersion, max_bytes: 
             f"the tenant has {used} {what}; the limit is {bound}",
             limit=LimitUse("published", bound, used, "count", "engine"),
         )
-    more = 0 if has_content(db, tenant, new.digest) else len(new.content)
-    size = stored_bytes(db, tenant) + besides + more
+    content = 0 if has_content(db, tenant, new.digest) else len(new.content)
+    size = stored_bytes(db, tenant) + besides + content + sum(map(len, texts))
     if max_bytes is not None and size > max_bytes:
         raise Problem(
             Code.QUOTA_EXCEEDED,
