@@ -1,138 +1,71 @@
-"""The command line: one program, one exit code, and one clear line on standard error when something is wrong."""
+"""Where the program begins, and where it ends: signals and standard streams, before anything else is imported.
+
+Half a second of imports is ahead, and a Ctrl-C may come at any moment of it. This module imports nothing but what the
+interpreter has loaded anyway; the rest is imported by `main`, behind its guard.
+"""
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Literal
+import time
 
-from cyclopts import App, CycloptsError
-
-from cli import agent, audit, bench, doctor, init, key, mcp_config, secret, serve, store, sync, tenant, tool
-from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, note, one_line
-
-Shell = Literal["bash", "zsh", "fish", "powershell"]
-
-HELP = "Runs other people's Lua agents safely and serves them over REST and MCP."
-
-EXIT_CODES = """\
-Exit codes: 0 fine; 1 the script, agent, search target or threshold failed, or a bad --arg or --param; 2 misuse, an
-unknown name, the configuration, or a failure of the engine; 130 interrupted by Ctrl-C."""
+_INTERRUPTED = 130  # as cli.output, which is not imported yet
 
 
-def build() -> App:
-    """The application with all its commands."""
-    app = App(
-        name="engine",
-        help=HELP,
-        help_epilogue=EXIT_CODES,
-        version=lambda: version("engine"),
-        backend="trio",
-        suppress_keyboard_interrupt=False,
-    )
-    app.command(serve.serve)
-    app.command(init.init)
-    app.command(doctor.doctor)
-    app.command(agent.app)
-    app.command(tool.app)
-    for group in (tenant.app, key.app, secret.app):
-        app.command(group)
-    app.command(audit.audit)
-    app.command(bench.app)
-    for command in (sync.sync, store.search, store.get, store.sources, store.stats, store.export):
-        app.command(command)
-    app.command(mcp_config.mcp_config)
-
-    @app.command
-    def completions(shell: Shell, /) -> None:
-        """Print a completion script for a shell: `source <(engine completions bash)`."""
-        print(app.generate_completion(shell=shell))
-
-    return app
-
-
-def _reordered(arguments: Sequence[str]) -> list[str]:
-    """Move a leading `--config PATH` behind the command, where it is understood: `engine --config x.toml stats`."""
-    rest = list(arguments)
-    moved: list[str] = []
-    while rest and (rest[0] == "--config" or rest[0].startswith("--config=")):
-        count = 2 if rest[0] == "--config" else 1
-        moved, rest = moved + rest[:count], rest[count:]
-    end = rest.index("--") if "--" in rest else len(rest)
-    return rest[:end] + moved + rest[end:]
-
-
-def _leaf(error: BaseException) -> BaseException:
-    """The first error inside groups: nurseries wrap whatever leaves them."""
-    while isinstance(error, BaseExceptionGroup):
-        interrupts = error.subgroup(KeyboardInterrupt)
-        error = (interrupts or error).exceptions[0]
-    return error
-
-
-def _told(error: BaseException) -> tuple[int, str | None]:
-    """The exit code for an error and the line about it, if there is anything to say."""
-    match error:
-        case Exit():
-            return error.code, error.message
-        case KeyboardInterrupt():
-            return INTERRUPTED, None
-        case BrokenPipeError():
-            return OK, None  # whoever read our output has seen enough
-        case CycloptsError():
-            return UNUSABLE, str(error)
-        case OSError():
-            return UNUSABLE, f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    # Imported late and by name: most commands need none of these, and then they are not loaded.
-    if _is_a(error, "engine.errors", "Problem"):
-        from cli.run import exit_code_of
-
-        return exit_code_of(error), str(error)
-    for module, name in (
-        ("engine.config", "ConfigError"),
-        ("knowledge.store", "StoreError"),
-        ("knowledge.store", "EmbeddingsDisabled"),
-        ("engine.engine", "SandboxUnavailable"),
-    ):
-        if _is_a(error, module, name):
-            return UNUSABLE, str(error)
-    return UNUSABLE, f"internal error: {type(error).__name__}: {error} (ENGINE_DEBUG=1 shows where)"
-
-
-def _is_a(error: BaseException, module: str, name: str) -> bool:
-    loaded = sys.modules.get(module)
-    return loaded is not None and isinstance(error, getattr(loaded, name, ()))
-
-
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: "list[str] | tuple[str, ...]") -> int:
     """Run one command line; returns its exit code. Raises nothing, unless ENGINE_DEBUG asks for tracebacks."""
-    try:
-        result = build()(_reordered(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
-        return result if isinstance(result, int) else OK
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else OK
-    except BaseException as error:
-        code, message = _told(_leaf(error))
-        if message is not None:
-            if os.environ.get("ENGINE_DEBUG") and not isinstance(error, Exit | CycloptsError):
-                raise
-            note(f"error: {one_line(message)}")
-        return code
+    from cli.application import run
+
+    return run(arguments)
 
 
 def main() -> None:
     """The console script."""
-    for stream in (sys.stdout, sys.stderr):
-        # Documents are UTF-8 whatever the locale says, and file names may be no text at all.
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
-    code = run(sys.argv[1:])
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more at exit and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        import atexit
+        import signal
+
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, and stays so
+        if ours:
+            # Nothing is begun while modules are imported, so that nothing is lost. A KeyboardInterrupt in there would
+            # also come out of whatever import swallows it, or not at all.
+            signal.signal(signal.SIGINT, _leave)
+            # The interpreter puts the default back while it ends, by which a command that is done would die.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        from cli import streams
+
+        streams.complete()
+        sys.unraisablehook = _not_lost
+        from cli.application import run
+
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run(sys.argv[1:])
+        if ours:
+            signal.signal(signal.SIGINT, _leave)
+        code = streams.finish(code)
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)
     sys.exit(code)
+
+
+def _leave(*_: object) -> None:
+    os._exit(_INTERRUPTED)
+
+
+def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Raise a KeyboardInterrupt again that came in a callback which cannot raise, such as a weak reference's."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        import _thread
+
+        _thread.start_new_thread(_interrupt_again, ())
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _interrupt_again() -> None:
+    # Later: at once it would be raised in the same callback. In time for a person either way.
+    time.sleep(0.01)
+    os.kill(os.getpid(), 2)  # SIGINT; `signal` takes 3 ms to import
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from cli.options import ConfigPath, load
 from cli.output import UNUSABLE, Exit
+from cli.streams import any_closed
 
 
 async def serve(
@@ -41,6 +42,8 @@ async def serve(
     streams = None
     if stdio:
         # Before anything else could print.
+        if any_closed():
+            raise Exit(UNUSABLE, "--stdio needs standard input, output and error, and one of them is closed")
         from server.app import Refused
         from server.stdio import take_standard_streams
 

@@ -150,7 +150,7 @@ class Life:
 
 def leaves() -> Iterator[tuple[str, ...]]:
     """Every command of the program."""
-    from cli.main import build
+    from cli.application import build
 
     def walk(app: object, *words: str) -> Iterator[tuple[str, ...]]:
         names = [name for name in app if not name.startswith("-")]  # type: ignore[attr-defined]

@@ -70,7 +70,7 @@ async def test_a_real_worker_has_loaded_only_that_too(monkeypatch: pytest.Monkey
     assert not roots(result.value) & UNWANTED
 
 
-@pytest.mark.parametrize("module", ["engine.engine", "agents.service", "server.app", "cli.main"])
+@pytest.mark.parametrize("module", ["engine.engine", "agents.service", "server.app", "cli.application"])
 def test_the_supervisors_side_never_loads_what_runs_inside_a_worker(module: str) -> None:
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
