@@ -11,7 +11,7 @@ from sandbox.limits import MIB
 BODY = 4 * MIB
 ANSWER, LOG = 16 * MIB, 1 * MIB
 LARGEST = {
-    "timeout_s": 10,
+    "timeout_s": 25,
     "output_bytes": ANSWER,
     "log_bytes": LOG,
     "memory_bytes": 512 * MIB,
@@ -22,7 +22,10 @@ LARGEST = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request of the attacker, with a key of all scopes; `operator`: one of the operator's on their behalf."""
+    """One request of the attacker, with a key of all scopes; `operator`: one of the operator's on their behalf.
+
+    In paths, `tenant=hostile` stands for the attacker's tenant.
+    """
 
     method: str
     path: str
