@@ -25,7 +25,7 @@ import trio
 from mcp_soak import LEFT_OVER, grown
 from supervisor import answers, declarations, frames, requests, uploads
 from supervisor.attack import Ask, Attack, Place, Plan, message, post, upload
-from supervisor.driver import OPERATOR, Hung, Target, outcome, target
+from supervisor.driver import OPERATOR, SECRET, Hung, Target, outcome, target
 from support import corpus
 
 from benchmarks.client import Client, Failed
@@ -101,10 +101,9 @@ class Soak:
         """Tenants with keys, and the corpus published by each of the hostile ones."""
         for name in (*STEADY, *HOSTILE):
             quotas = {"requests_per_second": 1_000, "burst": 1_000} if name in STEADY else {}
-            await self._server.operator("POST", "/admin/tenants", {"name": name, "quotas": quotas})
-            scopes = {"scopes": ["use", "publish", "admin"]}
-            said = await self._server.operator("POST", f"/admin/tenants/{name}/keys", scopes)
-            self._server.keys[name] = said["key"]
+            await self._server.move_in(name, ["use", "publish", "admin"], quotas)
+            secret = {"value": SECRET, "hosts": ["api.example.com"]}
+            await self._server.operator("PUT", f"/admin/tenants/{name}/secrets/TOKEN", secret)
         for script in self._corpus:
             for name in HOSTILE:
                 # Some of the corpus do not say what they are, and are refused: that is tried as well.

@@ -11,7 +11,7 @@ from sandbox.limits import MIB
 BODY = 4 * MIB
 ANSWER, LOG = 16 * MIB, 1 * MIB
 LARGEST = {
-    "timeout_s": 10,
+    "timeout_s": 25,
     "output_bytes": ANSWER,
     "log_bytes": LOG,
     "memory_bytes": 512 * MIB,
@@ -22,7 +22,10 @@ LARGEST = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request of the attacker, with a key of all scopes; `operator`: one of the operator's on their behalf."""
+    """One request of the attacker, with a key of all scopes; `operator`: one of the operator's on their behalf.
+
+    In paths, `tenant=hostile` stands for the attacker's tenant.
+    """
 
     method: str
     path: str
@@ -106,15 +109,18 @@ def declares(name: str, work: Iterable[str], source: str, size: int, root: str =
 
 
 def answers(name: str, work: Iterable[str], body: str, size: int, **how: Any) -> Attack:
-    """A call of an agent whose `resolve` is this Lua; `size` bytes of what it sends reach the supervisor."""
+    """A call of an agent whose `resolve` is this Lua; `size` bytes of what it sends reach the supervisor.
+
+    `given` is the body of the call, `head` Lua before the agent, `limits` and `grants` what is approved for it.
+    """
     source = f"{how.pop('head', '')}agent = agent or {{}}\nfunction agent.resolve(args, config, context)\n{body}\nend"
-    may_violate = how.pop("may_violate", False)
+    may_violate, given_body = how.pop("may_violate", False), how.pop("given", b"{}")
     grants = {"limits": how.pop("limits", LARGEST), **how.pop("grants", {})}
 
     def plan(place: Place) -> Plan:
         given = {key: [each.format(port=place.silent_port) for each in value] if key == "hosts" else value
                  for key, value in grants.items()}  # fmt: skip
         said = source.replace("SILENT_PORT", str(place.silent_port))
-        return Plan((post(f"/agents/{place.name}/prompt", b"{}"),), size, upload(place.name, said, grants=given))
+        return Plan((post(f"/agents/{place.name}/prompt", given_body),), size, upload(place.name, said, grants=given))
 
     return Attack(name, tuple(work), plan, may_violate)

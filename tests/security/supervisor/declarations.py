@@ -20,7 +20,14 @@ ATTACKS = (
     declares("300,000 arguments that are one empty table", _WORK, _agent("arguments = many(300000, {})"), 300_000),
     declares("900,000 arguments that are one empty table", _WORK, _agent("arguments = many(900000, {})"), 900_000),
     declares("30,000 arguments that are right", _WORK, _agent("arguments = many(30000, {name = 'a'})"), 210_000),
-    declares("35,000 tools and an answer of them", _WORK, _agent("tools = many(35000, 'search')"), 245_000),
+    declares("35,000 tools that are declared", _WORK, _agent("tools = many(35000, 'search')"), 245_000),
+    declares(
+        "30,000 tools that may be used and 5,000 that may not",
+        _WORK,
+        f"{_LIST}local t = many(30000, 'search') for i = 1, 5000 do t[#t + 1] = 'z' end\n"
+        f"agent = {{ tools = t }}{_RESOLVE}",
+        220_000,
+    ),
     declares(
         "140,000 tools, the last another one",
         _WORK,

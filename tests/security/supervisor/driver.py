@@ -10,7 +10,7 @@ import math
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ OPERATOR = "the-operator-of-a-server-that-is-attacked"
 SECRET = "a-secret-that-every-text-is-searched-for"
 TARGET = Path(__file__).with_name("target.py")
 EYE = "eye.sock"
-TIMEOUT_S = 20.0
+TIMEOUT_S = 30.0
 TRIES = 3
 # `target.reference_s` on an idle core of the reference machine (2 cores, Linux 6.18, Python 3.11.7).
 REFERENCE_S = 0.00185
@@ -41,8 +41,10 @@ REFERENCE_S = 0.00185
 MARGIN, ERROR_S = 1.1, 0.005
 # What the first of anything takes: an arena of the allocator, a thread's stack, a compiled module.
 BASE_BYTES = 12 * MIB
-# Of CPU time in one piece above this, at least this share is on the tenant's account.
+# Of CPU time in one piece above this, at least this share is on the tenant's account; and of all that the supervisor's
+# threads used, above the other figure: what reading and writing sockets and the store costs is the engine's.
 PAID_ABOVE_S, PAID_SHARE = 0.02, 0.5
+ALL_PAID_ABOVE_S, ALL_PAID_SHARE = 0.25, 0.25
 
 CONFIG = f"""
 [server]
@@ -95,6 +97,7 @@ class Cost:
     kept_s: float = math.inf
     held_s: float = 0.0
     cpu_s: float = math.inf
+    all_s: float = 0.0
     growth: int = 0
     paid_s: float = 0.0
     slow: float = 1.0
@@ -117,14 +120,17 @@ class Cost:
             found.append(f"grew by {self.growth / MIB:.0f} MiB, {self.growth / max(1, self.size):.0f} times its size")
         if self.kept_s > PAID_ABOVE_S and self.paid_s < PAID_SHARE * self.kept_s:
             found.append(f"{self.kept_s * 1e3:.0f} ms in one piece, of which the tenant paid {self.paid_s * 1e3:.0f}")
+        if self.all_s > ALL_PAID_ABOVE_S and self.paid_s < ALL_PAID_SHARE * self.all_s:
+            found.append(f"{self.all_s * 1e3:.0f} ms in all, of which the tenant paid {self.paid_s * 1e3:.0f}")
         return found
 
     def line(self) -> str:
         """For people."""
         return (
             f"{self.name}: {self.size} bytes, {self.kept_s * 1e3:.0f} ms in one piece (held {self.held_s * 1e3:.0f}, "
-            f"all {self.cpu_s * 1e3:.0f}, machine {self.slow:.2f}), +{self.growth / MIB:.1f} MiB, "
-            f"paid {self.paid_s * 1e3:.0f} ms, {' '.join(dict.fromkeys(self.answers))[:60]}"
+            f"loop {self.cpu_s * 1e3:.0f}, all {self.all_s * 1e3:.0f}, machine {self.slow:.2f}), "
+            f"+{self.growth / MIB:.1f} MiB, paid {self.paid_s * 1e3:.0f} ms, "
+            f"{' '.join(dict.fromkeys(self.answers))[:60]}"
         )
 
 
@@ -138,6 +144,8 @@ class Target:
     silent_port: int
     keys: dict[str, str] = field(default_factory=dict)
     strikes: int = 0
+    # The attacker's tenant: another one for each attack, so that no attack pays, or waits, for those before it.
+    tenant: str = "hostile"
 
     async def look(self, command: str) -> dict[str, Any]:
         """What the target tells of itself: see `target.Eye`. Raises Hung."""
@@ -160,7 +168,8 @@ class Target:
         try:
             with trio.fail_after(TIMEOUT_S):
                 body = None if ask.method == "GET" else ask.body
-                return await asking.request(ask.method, ask.path, body, headers)
+                path = ask.path.replace("tenant=hostile", f"tenant={self.tenant}")
+                return await asking.request(ask.method, path, body, headers)
         except trio.TooSlowError:
             raise Hung(f"{ask.method} {ask.path} was not answered within {TIMEOUT_S:g} s") from None
         finally:
@@ -171,6 +180,12 @@ class Target:
         answer = await self.ask(Ask(method, path, json.dumps(body or {}).encode(), operator=True))
         assert answer.status < 300, (path, answer.status, answer.body[:300])
         return json.loads(answer.body)
+
+    async def move_in(self, name: str, scopes: list[str], quotas: Mapping[str, float], whose: str = "") -> None:
+        """A tenant, and a key of it, which is kept under its name or another."""
+        await self.operator("POST", "/admin/tenants", {"name": name, "quotas": quotas})
+        key = await self.operator("POST", f"/admin/tenants/{name}/keys", {"scopes": scopes})
+        self.keys[whose or name] = key["key"]
 
     async def paid_s(self) -> float:
         """What the attacker's CPU account shows."""
@@ -183,7 +198,11 @@ class Target:
         return Place(self.strikes, self.silent_port)
 
     async def strike(self, attack: Attack) -> Cost:
-        """Attack once. Raises Hung."""
+        """Attack once, as a new tenant. Raises Hung."""
+        await self.move_in(f"hostile-{self.strikes}", ["use", "publish", "admin"], FREE, "hostile")
+        self.tenant = f"hostile-{self.strikes}"
+        secret = {"value": SECRET, "hosts": ["api.example.com"]}
+        await self.operator("PUT", f"/admin/tenants/{self.tenant}/secrets/TOKEN", secret)
         return await self.measure(attack.name, attack.plan(self.place()), attack.may_violate)
 
     async def measure(self, name: str, plan: Plan, may_violate: bool = False) -> Cost:
@@ -213,7 +232,7 @@ class Target:
         paid_s = await self.paid_s() - paid_s
         wrong += await self.lives()
         return Cost(
-            name, plan.size, ended["kept_s"], ended["held_s"], ended["cpu_s"], ended["growth"], paid_s,
+            name, plan.size, ended["kept_s"], ended["held_s"], ended["cpu_s"], ended["all_s"], ended["growth"], paid_s,
             max(1.0, max(begun["reference_s"], ended["reference_s"]) / REFERENCE_S), tuple(said), tuple(wrong),
         )  # fmt: skip
 
@@ -269,7 +288,8 @@ async def target(config: str = "", **scripts: str) -> AsyncIterator[Target]:
                 address = await resolve(parse_url(f"http://{where}"), allow_remote=False)
                 async with await trio.open_unix_socket(folder / EYE) as eye:
                     found = Target(address, process, eye, port)
-                    await _move_in(found)
+                    await found.move_in("bystander", ["use"], {"requests_per_second": 10_000, "burst": 10_000})
+                    assert await found.lives() == []
                     try:
                         yield found
                     finally:
@@ -290,19 +310,6 @@ async def _is_stuck(found: Target) -> bool:
         except (Hung, trio.TooSlowError):
             return True
     return False
-
-
-async def _move_in(found: Target) -> None:
-    for name, scopes, quotas in (
-        ("hostile", ["use", "publish", "admin"], FREE),
-        ("bystander", ["use"], {"requests_per_second": 10_000, "burst": 10_000}),
-    ):
-        await found.operator("POST", "/admin/tenants", {"name": name, "quotas": quotas})
-        key = await found.operator("POST", f"/admin/tenants/{name}/keys", {"scopes": scopes})
-        found.keys[name] = key["key"]
-    secret = {"value": SECRET, "hosts": ["api.example.com"]}
-    await found.operator("PUT", "/admin/tenants/hostile/secrets/TOKEN", secret)
-    assert await found.lives() == []
 
 
 class Driver:

@@ -66,9 +66,8 @@ _CODE: dict[str, tuple[str, int]] = {
     ),
 }
 
-# Whatever the second line of its script says: a kind of frame, a unit of msgpack in hexadecimal, bytes.
-_ANY = """_, field, unit, size = run.source.split(b"\\n")[1].decode().split() if run.source else known[run.digest]
-    known[run.digest] = (_, field, unit, size)
+# Whatever the call's arguments say: a kind of frame, a unit of msgpack in hexadecimal, bytes.
+_ANY = """field, unit, size = run.args.partition(b"any:")[2].decode("latin-1").split(":")[:3]
     said = many(bytes.fromhex(unit), min(int(size), n))
     if field == "done":
         return Done(said)
@@ -77,7 +76,7 @@ _ANY = """_, field, unit, size = run.source.split(b"\\n")[1].decode().split() if
     return ask(HostCalls(tuple((i, "context.search", said[: n // 70]) for i in range(1, 65))))"""
 
 FRAMES = {name: f"{_PACK}{_LIST}{code}" for name, (code, _) in _CODE.items()}
-FRAMES["any"] = f"known = FAULTS.setdefault('', {{}}); {_PACK}{_LIST}\n    {_ANY}"
+FRAMES["any"] = f"{_PACK}{_LIST}\n    {_ANY}"
 
 ATTACKS = tuple(
     answers(

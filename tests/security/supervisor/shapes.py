@@ -210,8 +210,10 @@ def _head(name: str, one: Genome, size: int) -> Attack:
 def _frame(name: str, one: Genome, size: int) -> Attack:
     """Frames that plain Lua would not send: the same values, by a worker with machine code."""
     unit = msgspec.msgpack.encode(one.unit).hex()
-    said = f"--! any\n-- {one.field} {unit} {size}\n"
-    return answers(name, ("frame",), "return { system = 'x' }", size, head=said, may_violate=True)
+    given = b'{"frame":"any:%s:%s:%d:"}' % (one.field.encode(), unit.encode(), size)
+    return answers(
+        name, ("frame",), "return { system = 'x' }", size, head="--! any\n", given=given, may_violate=True
+    )  # fmt: skip
 
 
 _MAKERS: dict[str, Callable[[str, Genome, int], Attack]] = {

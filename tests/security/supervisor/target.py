@@ -76,7 +76,7 @@ class Eye:
     def __init__(self) -> None:
         self.watch: LoopWatch | None = None
         self._probe: Probe | None = None
-        self._cpu = self._resident = 0.0
+        self._cpu = self._all = self._resident = 0.0
 
     async def tell(self, stream: trio.SocketStream) -> None:
         """A line of JSON for every byte."""
@@ -98,12 +98,12 @@ class Eye:
             Path("/proc/self/clear_refs").write_text("5")
         self._resident = memory("VmRSS")
         self.watch.forget()
-        self._probe, self._cpu = Probe(), time.thread_time()
+        self._probe, self._cpu, self._all = Probe(), time.thread_time(), time.process_time()
 
     def _end(self) -> dict[str, Any]:
         assert self.watch is not None
         assert self._probe is not None
-        cpu_s = time.thread_time() - self._cpu
+        cpu_s, all_s = time.thread_time() - self._cpu, time.process_time() - self._all
         self._probe.on = False
         lag = self.watch.lag()
         return {
@@ -111,6 +111,7 @@ class Eye:
             "kept_wall_s": lag.wall_s,
             "held_s": self._probe.held_s,
             "cpu_s": cpu_s,
+            "all_s": all_s,
             "growth": memory("VmHWM") - self._resident,
             "reference_s": reference_s(),
         }
