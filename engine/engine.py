@@ -163,12 +163,7 @@ class Engine:
             ledger.cpu(tenant.id, quotas, took_s, trio.current_time())
 
     def charge(self, tenant: Tenant, cpu_s: float) -> None:
-        """Charge a tenant for CPU time that an answer to it took the supervisor, however much it has used by now."""
-        if self._ledger is not None:
-            self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
-
-    def charge(self, tenant: Tenant, cpu_s: float) -> None:
-        """Take CPU time that a thread used on what this tenant sent from its `cpu_seconds_per_minute`."""
+        """Charge a tenant for CPU time that the supervisor used for it, however much it has used by now."""
         if self._ledger is not None:
             self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
 
