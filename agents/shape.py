@@ -137,8 +137,8 @@ def agent_prompt(value: Any, declared: tuple[str, ...], words: Words = LUA) -> A
     """The prompt in an answer of `resolve`. Its tools may only narrow the declared list. Raises WrongShape."""
     answer = _checked(_Answer, value, "the answer of agent.resolve", ("tools", "messages"), words)
     tools = declared if answer.tools is None else tuple(dict.fromkeys(answer.tools))
-    known = set(declared)
-    if (extra := next((tool for tool in tools if tool not in known), None)) is not None:
+    if beyond := set(tools).difference(declared):
+        extra = next(tool for tool in tools if tool in beyond)
         raise WrongShape(
             f"the answer of agent.resolve: tools names {extra[:64]!r}, which agent.tools does not declare; "
             "resolve may narrow the list, never widen it"
@@ -166,9 +166,9 @@ def _checked(model: type[M], value: Any, what: str, lists: tuple[str, ...], word
 
 
 def _check_lengths(value: Mapping[str, Any], what: str) -> None:
-    for name, most in MAX_ITEMS.items():
-        if isinstance(items := value.get(name), list) and len(items) > most:
-            raise WrongShape(f"{what}: {name} has {len(items)} items; the most is {most}")
+    for name, items in value.items():
+        if type(items) is list and len(items) > MAX_ITEMS.get(name, len(items)):
+            raise WrongShape(f"{what}: {name} has {len(items)} items; the most is {MAX_ITEMS[name]}")
 
 
 def check_texts(said: AgentDeclaration | ToolDeclaration, what: str, arguments: Sequence[AgentArgument] = ()) -> None:
