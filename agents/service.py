@@ -28,7 +28,7 @@ from engine.control.files import control_path, packages_path
 from engine.control.store import ControlStore, open_configured
 from engine.control.usage import UsageLog
 from engine.control.vaults import Vaults
-from engine.engine import Engine, SandboxUnavailable, open_engine
+from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.sqlite import open_store
@@ -199,6 +199,7 @@ async def open_service(
     """
     config = loaded.config
     configured = config.connectors.problems()
+    require_room(config)  # ahead of the stores, which start threads and would fail in other words
     async with (
         open_configured(config) as control,
         open_store(config.db.path, create=True, configured=configured) as store,

@@ -1,6 +1,8 @@
 """The command line: one program, one exit code, and one clear line on standard error when something is wrong."""
 
+import errno
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -83,7 +85,8 @@ def _told(error: BaseException) -> tuple[int, str | None]:
         case CycloptsError():
             return UNUSABLE, str(error)
         case OSError():
-            return UNUSABLE, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            return UNUSABLE, said + (_tight() if error.errno in _OUT_OF_ROOM else "")
     # Imported late and by name: most commands need none of these, and then they are not loaded.
     if _is_a(error, "engine.errors", "Problem"):
         from cli.run import exit_code_of
@@ -96,8 +99,29 @@ def _told(error: BaseException) -> tuple[int, str | None]:
         ("engine.engine", "SandboxUnavailable"),
     ):
         if _is_a(error, module, name):
-            return UNUSABLE, str(error)
-    return UNUSABLE, f"internal error: {type(error).__name__}: {error} (ENGINE_DEBUG=1 shows where)"
+            said = str(error)
+            return UNUSABLE, said if "ulimit" in said else said + _tight()
+    return UNUSABLE, f"internal error: {type(error).__name__}: {error} (ENGINE_DEBUG=1 shows where){_tight()}"
+
+
+# What the kernel answers at a limit of the process.
+_OUT_OF_ROOM = (errno.EMFILE, errno.ENOMEM, errno.EAGAIN)
+# Under less than this nothing is served: limit, what it counts, how much, in which unit it is shown, how it is set.
+_LEAST = (
+    (resource.RLIMIT_NOFILE, "open files", 128, 1, "ulimit -n"),
+    (resource.RLIMIT_AS, "MiB of address space", 768 << 20, 1 << 20, "ulimit -v"),
+    (resource.RLIMIT_NPROC, "processes of this user", 64, 1, "ulimit -u"),
+)
+
+
+def _tight() -> str:
+    """The limits under which this process cannot do its work: errors that come of them do not name them."""
+    found = []
+    for which, counted, least, unit, how in _LEAST:
+        soft, _ = resource.getrlimit(which)
+        if soft != resource.RLIM_INFINITY and soft < least:
+            found.append(f"only {soft // unit} {counted} are allowed, and {least // unit} are the least ({how})")
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _is_a(error: BaseException, module: str, name: str) -> bool:

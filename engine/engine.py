@@ -11,7 +11,7 @@ import msgspec
 import structlog
 import trio
 
-from engine import supervisor
+from engine import room, supervisor
 from engine.bridge import Bridge, HostContext, HostFunction
 from engine.config import Config
 from engine.errors import Code, LimitUse, Problem, ungrouped
@@ -376,6 +376,13 @@ def pool_settings(config: Config) -> PoolSettings:
     )
 
 
+def require_room(config: Config) -> None:
+    """Raise SandboxUnavailable where the limits of this process (ulimit) leave no room for what is configured."""
+    missing = room.take(pool_settings(config))
+    if missing is not None:
+        raise SandboxUnavailable(missing)
+
+
 @asynccontextmanager
 async def open_engine(config: Config, host_functions: Iterable[HostFunction] = ()) -> AsyncIterator[Engine]:
     """An engine with confined workers, ready to execute. Raises SandboxUnavailable.
@@ -383,6 +390,7 @@ async def open_engine(config: Config, host_functions: Iterable[HostFunction] = (
     `host_functions` are the host calls that scripts may be granted; those of the knowledge store are in
     `engine.bridge.knowledge`.
     """
+    require_room(config)
     with ungrouped():
         try:
             async with open_pool(pool_settings(config)) as pool:

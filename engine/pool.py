@@ -59,18 +59,19 @@ class PoolSettings:
         return tuple(max(1, self.workers >> depth) for depth in range(self.max_depth))
 
     @property
-    def _at_most(self) -> int:
+    def at_most(self) -> int:
+        """How many workers there may be, those that are ending not counted."""
         return self.workers + self.aside + self.reserve + sum(self.nested_places)
 
     @property
     def fleet_processes(self) -> int:
         """All processes of one zygote: workers and reserve, those on their way out, zygote and launcher."""
-        return 4 * self._at_most + 2
+        return 4 * self.at_most + 2
 
     @property
     def fleet_memory_bytes(self) -> int:
         """All memory of one zygote's workers: each at its ceiling with what the interpreter needs beside it."""
-        return self._at_most * (self.memory_bytes + (64 << 20)) + (256 << 20)
+        return self.at_most * (self.memory_bytes + (64 << 20)) + (256 << 20)
 
 
 class Pool:

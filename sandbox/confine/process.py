@@ -39,8 +39,9 @@ def _arrange_descriptors(plan: Plan) -> None:
     status = os.open("self/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=plan.proc)
     wanted[status] = plan.fd_status
     # First out of the way of the fixed numbers, then onto them: no order of numbers can make one overwrite another.
-    high = {fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64): target for fd, target in wanted.items()}
+    above = plan.fd_status + 1
+    high = {fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above): target for fd, target in wanted.items()}
     for fd, target in high.items():
         os.dup2(fd, target, inheritable=False)
     os.closerange(0, plan.fd_in)
-    os.closerange(plan.fd_status + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(above, os.sysconf("SC_OPEN_MAX"))

@@ -24,8 +24,11 @@ def apply(plan: Plan) -> str:
         "RLIMIT_AS": plan.memory_bytes + _OVERHEAD_BYTES,
         "RLIMIT_STACK": 8 << 20,
     }
-    for name, value in limits.items():
+    for name, wanted in limits.items():
+        _, hard = resource.getrlimit(getattr(resource, name))
+        # What the operator has set lower stays: it cannot be raised here, and should not be.
+        value = limits[name] = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(getattr(resource, name), (value, value))
         if resource.getrlimit(getattr(resource, name)) != (value, value):
             raise OSError(errno.EINVAL, f"{name} was not kept")
-    return f"cpu {cpu} s, address space {limits['RLIMIT_AS'] >> 20} MiB, no files, no processes"
+    return f"cpu {limits['RLIMIT_CPU']} s, address space {limits['RLIMIT_AS'] >> 20} MiB, no files, no processes"
