@@ -49,6 +49,7 @@ from server.mcp_shapes import (
     prompt_of,
     resource_of,
     result_of,
+    size_of,
     source_and_title,
     texts_of,
     tool_of,
@@ -216,7 +217,7 @@ class Handlers:
 
     async def list_tools(self, ctx: Context, params: t.PaginatedRequestParams | None) -> t.ListToolsResult:
         caller = self._caller(ctx)
-        tools, cursor = self._cursors.page(self._tools(caller), _scope("tools", caller), _cursor(params))
+        tools, cursor = self._cursors.page(self._tools(caller), _scope("tools", caller), _cursor(params), size_of)
         handshake = of_handshake(ctx)
         return t.ListToolsResult(tools=[tool_of(info, handshake) for info in tools], next_cursor=cursor)
 
@@ -260,7 +261,7 @@ class Handlers:
 
     async def list_prompts(self, ctx: Context, params: t.PaginatedRequestParams | None) -> t.ListPromptsResult:
         caller = self._caller(ctx)
-        prompts, cursor = self._cursors.page(self._agents(caller), _scope("prompts", caller), _cursor(params))
+        prompts, cursor = self._cursors.page(self._agents(caller), _scope("prompts", caller), _cursor(params), size_of)
         return t.ListPromptsResult(prompts=[prompt_of(info) for info in prompts], next_cursor=cursor)
 
     async def get_prompt(

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from mcp.shared.exceptions import MCPError
@@ -15,6 +15,8 @@ from server.problems import INVALID_PARAMS
 
 # Many clients never ask for a second page, so the first one is long.
 PAGE = 250
+# What a page holds beside its first item is at most so many characters long: the SDK takes 10 ms to render it.
+PAGE_CHARS = 256 * 1024
 
 # 72 bits: a guess fails, and the cursor stays short.
 _MAC_BYTES = 9
@@ -60,8 +62,10 @@ class Cursors:
         whole = "\0".join(scope).encode("utf-8", "surrogatepass") + b"\0\0" + data
         return hashlib.blake2b(whole, key=self._key, digest_size=_MAC_BYTES).digest()
 
-    def page(self, items: Sequence[N], scope: tuple[str, ...], cursor: str | None) -> tuple[list[N], str | None]:
-        """One page of items in the order of their names, and the cursor of the next one.
+    def page(
+        self, items: Sequence[N], scope: tuple[str, ...], cursor: str | None, size: Callable[[N], int] = lambda item: 0
+    ) -> tuple[list[N], str | None]:
+        """One page of items in the order of their names, and the cursor of the next one. `size` is in characters.
 
         Raises MCPError (-32602) for a cursor that was not made for this list of this caller.
         """
@@ -70,5 +74,11 @@ class Cursors:
         if cursor is not None:
             start = bisect_right(ordered, self.position(scope, cursor), key=lambda item: item.name)
         shown = ordered[start : start + PAGE]
-        more = start + PAGE < len(ordered)
+        left = PAGE_CHARS
+        for place, item in enumerate(shown[1:], 1):
+            left -= size(item)
+            if left < 0:
+                shown = shown[:place]
+                break
+        more = start + len(shown) < len(ordered)
         return shown, self.after(scope, shown[-1].name) if more else None

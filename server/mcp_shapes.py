@@ -14,7 +14,7 @@ from agents.agent import AgentInfo, AgentPrompt
 from agents.documents import Document, Listed
 from agents.tool import ToolInfo
 from engine.errors import Problem
-from server.problems import details, tool_error_text
+from server.problems import details, encode, tool_error_text
 
 _BY_ID = "engine://documents/"
 _BY_TITLE = "engine://sources/"
@@ -224,6 +224,13 @@ def wrong_params(error: ValidationError, method: str, params: Any) -> str:
             path.append(str(part))
     hint = ": a prompt's arguments are strings" if (method, path[:1]) == ("prompts/get", ["arguments"]) else ""
     return f"{'.'.join(['params', *path])} {_WANTED.get(first['type'], 'is not what it must be')}{hint}"
+
+
+def size_of(info: ToolInfo | AgentInfo) -> int:
+    """About how many characters a list says of a tool or an agent: a schema weighs what it takes as JSON."""
+    if isinstance(info, AgentInfo):
+        return len(info.description) + sum(len(each.description) for each in info.arguments)
+    return len(info.description) + len(encode(info.parameters)) + (len(encode(info.returns)) if info.returns else 0)
 
 
 def wrong_token(params: Any) -> str | None:

@@ -90,7 +90,11 @@ def render_cpu_s(size: int) -> float:
 
 def json_answer(value: Any, status: int = 200, headers: Headers | None = None) -> Answer:
     """A JSON answer, with its length (so that the connection can be kept) and type."""
-    body = encode(value)
+    return body_answer(encode(value), status, headers)
+
+
+def body_answer(body: bytes, status: int = 200, headers: Headers | None = None) -> Answer:
+    """The same, of JSON that is rendered already."""
     return Answer(
         status,
         [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *(headers or ())],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
 
-from server.mcp_pages import PAGE, Cursors
+from server.mcp_pages import PAGE, PAGE_CHARS, Cursors
 
 SCOPE = ("tools", "default", "")
 
@@ -80,3 +80,17 @@ def test_a_list_that_fits_has_no_cursor() -> None:
     things = [Thing(f"{n:04}") for n in range(PAGE)]
     assert Cursors().page(things, SCOPE, None) == (things, None)
     assert Cursors().page([*things, Thing("z")], SCOPE, None)[1] is not None
+
+
+@given(st.lists(st.integers(0, PAGE_CHARS * 2), min_size=1, max_size=40))
+def test_pages_are_bounded_in_size_and_miss_nothing(sizes: list[int]) -> None:
+    sized = {f"{number:03}": size for number, size in enumerate(sizes)}
+    cursors, cursor, found = Cursors(), None, []
+    while True:
+        items, cursor = cursors.page([*map(Thing, sized)], SCOPE, cursor, lambda item: sized[item.name])
+        assert sum(sized[item.name] for item in items[1:]) <= PAGE_CHARS
+        assert items
+        found += [item.name for item in items]
+        if cursor is None:
+            break
+    assert found == sorted(sized)

@@ -2,12 +2,18 @@
 
 from typing import Any
 
+import orjson
 import pytest
+import trio
 from quart_trio import QuartTrio
 from server_support import Failed, FakeService, Running, assert_envelope, parse, request, serving
 
+from agents.agent import AgentInfo
 from engine.errors import Code
+from engine.lag import LoopWatch, watched
+from server.asgi import Exchange
 from server.problems import STATUS
+from server.rest import _listed
 
 
 async def test_health_says_what_runs(server: Running) -> None:
@@ -282,3 +288,15 @@ async def test_a_header_does_not_change_the_method(server: Running, header: str)
         assert_envelope(await client.get("/tools/echo"), 405, "method_not_allowed")
         assert (await client.get("/tools/sources?_method=DELETE")).status_code == 200
     assert server.service.seen == [("sources", {})]
+
+
+async def test_a_list_of_a_thousand_long_descriptions_is_rendered_in_pieces_that_are_paid_for() -> None:
+    many = [AgentInfo(name=f"a{n:04}", description="\n" * 16_384, tools=(), source="lua") for n in range(1000)]
+    exchange, paid, watch = Exchange({}, trio.CancelScope()), [], LoopWatch()
+    exchange.charge = paid.append
+    with watched(watch):
+        answer = await _listed(exchange, "agents", many)
+        await trio.lowlevel.checkpoint()
+    assert [agent["name"] for agent in orjson.loads(answer.body)["agents"]] == [agent.name for agent in many]
+    assert len(paid) > 20
+    assert watch.lag().cpu_s < sum(paid) / 2
