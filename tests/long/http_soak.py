@@ -47,6 +47,13 @@ HOSTILE = ("hostile-1", "hostile-2")
 STEADY = ("steady-1", "steady-2", "steady-3", "steady-4")
 # Of each folder of the corpus, so many scripts.
 FOLDERS, OF_EACH = ("cpu", "memory", "output", "escape", "protocol"), 3
+OPENS = """
+agent = {}
+function agent.resolve(args, config, context)
+    context.search("tides")
+    pcall(http.get, "URL", { timeout = 0.1 })
+    return { system = "opened" }
+end"""
 ATTACKS = [each for table in (requests, uploads, declarations, answers, frames) for each in table.ATTACKS]
 
 BENIGN: tuple[Ask, ...] = (
@@ -71,8 +78,8 @@ class Figures:
     pings: list[float] = field(default_factory=list)
     lags: list[float] = field(default_factory=list)
     longest: tuple[float, str] = (0.0, "")
-    before: dict[str, int] = field(default_factory=dict)
-    after: dict[str, int] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
     status: int | None = None
     processes_left: int = 0
 
@@ -104,6 +111,11 @@ class Soak:
             await self._server.move_in(name, ["use", "publish", "admin"], quotas)
             secret = {"value": SECRET, "hosts": ["api.example.com"]}
             await self._server.operator("PUT", f"/admin/tenants/{name}/secrets/TOKEN", secret)
+        # What the engine opens when it is first used stays open, and is not left over.
+        url = f"127.0.0.1:{self._server.silent_port}"
+        opens = OPENS.replace("URL", f"http://{url}/")
+        for ask in (*upload("opens", opens, grants={"hosts": [url]}), post("/agents/opens/prompt", b"{}")):
+            await self._send(ask, HOSTILE[0])
         for script in self._corpus:
             for name in HOSTILE:
                 # Some of the corpus do not say what they are, and are refused: that is tried as well.
@@ -196,9 +208,9 @@ class Soak:
                 self.figures.longest = kept, ", ".join(sorted(self._under_way))
             await trio.sleep(1)
 
-    async def settled(self, before: Mapping[str, int] | None) -> dict[str, int]:
+    async def settled(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the server says of itself once nothing is left over that was not there before, or it takes too long."""
-        state: dict[str, int] = {}
+        state: dict[str, Any] = {}
         with trio.move_on_after(QUIET_S):
             while True:
                 last, state = state, await self._server.look("l")
@@ -271,6 +283,9 @@ def problems(figures: Figures) -> list[str]:
         )
     if left := grown(figures.before, figures.after):
         found += [f"{key} left over: {figures.before[key]}, {figures.after[key]}" for key in left]
+    if "tasks" in left:
+        more = Counter(figures.after.get("names", ())) - Counter(figures.before.get("names", ()))
+        found.append(f"tasks that were not there before: {', '.join(more.elements())}")
     if figures.after["memory"] > REST * figures.before["memory"]:
         found.append(f"memory at rest was {figures.before['memory']} and is {figures.after['memory']} bytes")
     if figures.status != 0:

@@ -70,6 +70,17 @@ def memory(name: str) -> int:
     raise RuntimeError(f"no {name} in /proc/self/status")
 
 
+def task_names() -> list[str]:
+    """Of every task that lives, the function that it runs."""
+    found: list[str] = []
+    pending = [trio.lowlevel.current_root_task()]
+    while pending:
+        if (task := pending.pop()) is not None:
+            found.append(task.name)
+            pending += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return sorted(found)
+
+
 class Eye:
     """What the socket tells. One measurement at a time."""
 
@@ -125,11 +136,12 @@ class Eye:
         self._probe.held_s = 0.0
         return {"kept_s": kept_s, "held_s": held_s}
 
-    def _left(self) -> dict[str, int]:
+    def _left(self) -> dict[str, Any]:
         gc.collect()  # what waits for the collector is not left over
         me = psutil.Process()
         return {
             "tasks": trio.lowlevel.current_statistics().tasks_living,
+            "names": task_names(),
             "descriptors": me.num_fds(),
             "processes": len(me.children(recursive=True)),
             "memory": me.memory_info().rss,
