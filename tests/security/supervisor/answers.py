@@ -5,7 +5,7 @@ from typing import Any
 from sandbox.limits import MIB
 from supervisor.attack import ANSWER, LOG, Attack, answers
 
-_ANSWER, _CALL, _LOG = ("answer",), ("call",), ("log",)
+_ANSWER, _CALL, _LOG = ("answer", "answer as JSON"), ("arguments", "calls", "table"), ("redaction",)
 _HEAD = (
     "local SAID = { system = 'x' }\n"
     "local function many(n, unit) local t = {} for i = 1, n do t[i] = unit end return t end\n"

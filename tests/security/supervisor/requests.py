@@ -60,7 +60,7 @@ def bodies() -> dict[str, bytes]:
 
 
 def _rest(name: str, body: bytes, path: str) -> Attack:
-    return Attack(f"{name} to {path}", ("body",), lambda place: Plan((post(path, body),), len(body)))
+    return Attack(f"{name} to {path}", ("body", "bodies"), lambda place: Plan((post(path, body),), len(body)))
 
 
 def _mcp(name: str, method: str, before: bytes, unit: bytes, after: bytes) -> Attack:
@@ -68,7 +68,7 @@ def _mcp(name: str, method: str, before: bytes, unit: bytes, after: bytes) -> At
         params = filled(before, unit, after, BODY - 200)
         return Plan((message(method, params),), len(params))
 
-    return Attack(f"{method} with {name}", ("body",), plan)
+    return Attack(f"{method} with {name}", ("body", "message"), plan)
 
 
 def _heads() -> dict[str, Ask]:

@@ -162,7 +162,7 @@ def _instance(name: str, one: Genome, size: int) -> Attack:
         published = upload(place.name, tool_source(schema), "tools")
         return Plan((post(f"/tools/{place.name}", body),), len(body), published)
 
-    return Attack(name, ("instance",), plan)
+    return Attack(name, ("validation",), plan)
 
 
 def _repeated(one: Genome, size: int) -> tuple[str, int]:

@@ -36,7 +36,7 @@ def checked(name: str, schema: Any, body: bytes) -> Attack:
         return Plan((post(f"/tools/{place.name}", body),), len(body) + len(json.dumps(schema)),
                     upload(place.name, tool_source(schema), "tools"))  # fmt: skip
 
-    return Attack(name, ("instance",), plan)
+    return Attack(name, ("validation",), plan)
 
 
 def compiled(name: str, schema: Any) -> Attack:
@@ -55,7 +55,7 @@ def returned(name: str, returns: Any, body: str, size: int) -> Attack:
         source = tool_source(None, returns, body)
         return Plan((post(f"/tools/{place.name}", b"{}"),), size, upload(place.name, source, "tools"))
 
-    return Attack(name, ("instance",), plan)
+    return Attack(name, ("validation",), plan)
 
 
 def packed(name: str, files: dict[str, str], **manifest: Any) -> Attack:
@@ -98,7 +98,7 @@ def _in_a_row(count: int, size: int) -> Attack:
     def plan(place: Place) -> Plan:
         return Plan((one(place, count, 100),), size, tuple(one(place, number, size) for number in range(count)))
 
-    return Attack(f"an upload beside {count} others of {size} bytes", ("renewal",), plan)
+    return Attack(f"an upload beside {count} others of {size} bytes", ("upload",), plan)
 
 
 ATTACKS = (
@@ -107,7 +107,7 @@ ATTACKS = (
     checked("unevaluatedProperties in anyOf, 29 deep", unevaluated(29), text({"a": {"x": 1}})),
     Attack(
         "a list of wrong items for a tool of the operator's",
-        ("instance",),
+        ("validation",),
         lambda place: Plan((post("/tools/lists", _list(1, 400_000)),), 1_200_000),
     ),
     checked("a list of a million wrong items", _STRINGS, _list(1, (BODY - 100) // 2)),
