@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
 import trio
 
 from agents import calls
@@ -34,6 +35,8 @@ from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.sqlite import open_store
 from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, open_stores, store_path
+
+log = structlog.get_logger("agents.service")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,9 @@ async def open_service(
             given = Given(builtin_tools(stores.of, default_limit=limit), agents, tools)
             service = Service(loaded, engine, store, stores, registry, given, control)
             await service.load_again(loaded)
+            if config.tenants.enabled and (lost := await control.lost()) is not None:
+                log.warning(lost)
+                service.warnings += (lost,)
             nursery.start_soon(service.usage.keep)
             yield service
             nursery.cancel_scope.cancel()

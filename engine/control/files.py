@@ -1,6 +1,7 @@
 """Where the control store is, and the files of tenants that are not in it."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from engine.config import Config
@@ -37,6 +38,22 @@ def tenant_files(db_path: Path, tenant: str) -> list[Path]:
         *store_files(knowledge_path(db_path, tenant)),
         *sorted(each for each in packages.rglob("*") if each.is_file()),
     ]
+
+
+def owners_of_files(db_path: Path) -> set[str]:
+    """The tenants that files here belong to, by the files' names. Raises OSError.
+
+    Of `default` only packages count: its knowledge store is there without any control store.
+    """
+    found: set[str] = set()
+    with suppress(FileNotFoundError):
+        for each in store_path(db_path, "any").parent.iterdir():
+            if each.suffix in (".sqlite", ".packages") and not each.name.startswith("."):
+                found.add(each.stem)
+    with suppress(FileNotFoundError):
+        if any(packages_path(db_path, DEFAULT_TENANT.id).iterdir()):
+            found.add(DEFAULT_TENANT.id)
+    return found
 
 
 def remove_tenant_files(db_path: Path, tenant: str) -> int:

@@ -21,7 +21,7 @@ from engine.config import Config, ConfigError
 from engine.control import keys, tables
 from engine.control.audit import Refusals
 from engine.control.database import Database, Work, open_database
-from engine.control.files import control_path, remove_tenant_files, tenant_files
+from engine.control.files import control_path, owners_of_files, remove_tenant_files, tenant_files
 from engine.control.identity import Identity, tenant_of
 from engine.control.records import (
     SCOPES,
@@ -285,6 +285,30 @@ class ControlStore:
         if any(left.values()):
             raise Problem(Code.UNAVAILABLE, f"something of tenant {name!r} came while it was deleted; delete it again")
         return {"tenant": name, "removed": {**removed, "tenant": 1, "files": files}, "left": left}
+
+    async def lost(self) -> str | None:
+        """What to tell an operator where files are there of tenants that are not in this store; None where all is well.
+
+        An empty file is a new store to SQLite, and a store that is missing is made: then no key opens anything, and
+        nothing is wrong with either but what lies beside them.
+        """
+        try:
+            there = await trio.to_thread.run_sync(owners_of_files, self._settings.db_path)
+        except OSError as error:
+            return f"the folder of tenants' files cannot be read: {error.strerror}"
+
+        def known(db: apsw.Connection) -> set[str]:
+            named = {name for (name,) in rows(db, "SELECT name FROM tenants WHERE name <> ?", (DEFAULT_TENANT.id,))}
+            return named | {tenant for (tenant,) in rows(db, "SELECT DISTINCT tenant FROM packages")}
+
+        names = sorted(there - await self.read(known)) if there else []
+        if not names:
+            return None
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        return (
+            f"there are files of tenants of whom the control store knows nothing ({shown}): if it was lost or emptied, "
+            "no key opens anything; restore it from a back-up, or remove these files"
+        )
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 

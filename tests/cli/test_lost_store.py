@@ -1,0 +1,52 @@
+"""A control store that was lost or emptied while tenants' files are there: it is told, and a restored one is right."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_support import Engine
+from every_command import begin
+
+
+def warnings(engine: Engine) -> list[str]:
+    return [text for text in engine("doctor", "--json").json["warnings"] if "knows nothing" in text]
+
+
+@pytest.mark.parametrize("how", ["emptied", "missing"])
+@pytest.mark.parametrize("files", ["documents", "packages", "packages of default"])
+def test_a_control_store_that_was_lost_beside_tenants_files_is_told(
+    tmp_path: Path, quick: Engine, how: str, files: str
+) -> None:
+    begin(tmp_path)
+    config = tmp_path / "engine.toml"
+    config.write_text(config.read_text() + 'tenants = ["*"]\n')
+    owner = "default" if files == "packages of default" else "acme"
+    assert quick("sync", "all").code == 0
+    assert quick("tenant", "create", "acme").code == 0
+    made = ("sync", "all") if files == "documents" else ("agent", "publish", "agent")
+    assert quick(*made, "--tenant", owner).code == 0
+    assert warnings(quick) == []
+    control = tmp_path / "data" / "engine.control.sqlite"
+    shutil.copy(control, tmp_path / "kept")
+    control.unlink()
+    if how == "emptied":
+        control.touch()
+    (told,) = warnings(quick)
+    assert f"({owner})" in told
+    assert "restore it from a back-up" in told
+    listed = quick("agent", "list")
+    assert listed.code == 0
+    assert "knows nothing" in listed.err
+    for each in tmp_path.glob("data/engine.control.sqlite*"):
+        each.unlink()
+    shutil.copy(tmp_path / "kept", control)
+    assert warnings(quick) == []
+    assert quick("tenant", "show", "acme").code == 0
+
+
+def test_without_tenants_and_with_nothing_beside_it_a_new_store_is_no_news(tmp_path: Path, quick: Engine) -> None:
+    begin(tmp_path)
+    assert warnings(quick) == []
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "engine.control.sqlite").touch()
+    assert warnings(quick) == []
