@@ -217,6 +217,7 @@ class Answer:
         for raw_name, raw_value in response.headers:
             name, value = raw_name.decode("latin-1").lower(), _text(raw_value)
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.coded = bytearray()
         self._connection = connection
         self._response = response
         self._host = host
@@ -226,8 +227,12 @@ class Answer:
         """Whether the body comes in a coding that is not undone (RFC 9110 section 8.4)."""
         return self.headers.get("content-encoding", "").strip().lower() not in _UNDONE
 
-    async def read(self, max_bytes: int, limit: str, hold: Callable[[int], None]) -> bytes | bytearray:
+    async def read(
+        self, max_bytes: int, limit: str, hold: Callable[[int], None], *, keep_coded: bool = False
+    ) -> bytes | bytearray:
         """The whole body, decompressed. `hold` is told of the bytes that are kept, before they are, and may refuse.
+
+        With `keep_coded`, `coded` is what was decompressed, if anything was.
 
         Raises ExchangeFailed beyond `max_bytes`, be it before or after decompression; `limit` is that bound's name.
         """
@@ -245,6 +250,9 @@ class Answer:
                     count += 1
                     if count > MAX_PARTS and raw < count * MIN_BYTES_A_PART:
                         raise ExchangeFailed(f"{self._host} sends its answer in more than {MAX_PARTS} tiny chunks")
+                    if keep_coded and inflater is not None:
+                        hold(len(part))
+                        self.coded += part
                     for piece in (part,) if inflater is None else inflater.feed(part):
                         if len(body) + len(piece) > max_bytes:
                             raise ExchangeFailed(beyond)

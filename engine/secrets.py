@@ -10,7 +10,7 @@ import html
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import quote, quote_plus
@@ -33,6 +33,15 @@ _MAX_HEADER_BYTES = 64 * 1024
 _MAX_PLACEHOLDERS = 1_000
 # Shorter than this, the base64 of a value is likely to stand in other base64 by chance.
 _MIN_BASE64_BYTES = 8
+# And the bytes that a value stands for as base64 or hexadecimal, in others.
+_MIN_READ_BYTES = 6
+# What a script begins and the value would complete: an escape of a URL or form (also one that is escaped itself), or of
+# JSON and the like. The host would read another character there, and answers would not show the value as it is. What
+# an escape takes of a value is at most so long.
+_BEGUN = re.compile(rb"%(?:25)*[0-9A-Fa-f]?\Z|(?<!\\)(?:\\\\)*\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?|[0-7]{1,2})?\Z")
+_LONGEST_ESCAPE = 4
+# An odd number of backslashes is counted in so many bytes before a placeholder.
+_BEFORE = 64
 
 
 class SecretRefused(Exception):
@@ -187,6 +196,9 @@ class References:
         path = filling.text(target.path, MAX_URL_CHARS, "the URL", _percent_encoded)
         kind = dict(headers).get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         new_body = filling.data(body, max_body, "the body", _encoder(kind))
+        if new_body is not body and dict(headers).get(b"content-encoding", b"identity").strip().lower() != b"identity":
+            # Whoever undoes the coding makes something of the value that is not looked for, and a script turns it back.
+            raise SecretRefused("a body with Content-Encoding is not text that a secret can stand in")
         new_headers = []
         for name, value in headers:
             filled = filling.header(value)
@@ -258,7 +270,14 @@ class _Filling:
             if (count := count + 1) > _MAX_PLACEHOLDERS:
                 raise SecretRefused(f"{what} holds more than {_MAX_PLACEHOLDERS} placeholders of secrets")
             before = data[max(0, start - self._longest) : start]
-            found.update((raw, None) for raw in self._raw if before.endswith(raw))
+            for raw in self._raw:
+                if before.endswith(raw):
+                    at = start - len(raw)
+                    if _BEGUN.search(data[max(0, at - _BEFORE) : at]):
+                        raise SecretRefused(
+                            f"{what} holds the placeholder of a secret behind the beginning of an escape"
+                        )
+                    found[raw] = None
         return list(found)
 
     def text(self, text: str, bound: int, what: str, encode: Callable[[str], str]) -> str:
@@ -365,10 +384,26 @@ def _forms(value: str) -> set[bytes]:
         forms |= {each.encode() for each in standard}
         forms |= {each.translate(_URL_SAFE).encode() for each in standard}
         forms |= {raw.hex().encode(), raw.hex().upper().encode()}
+        forms |= {form for form in _read(value) if len(form) >= _MIN_READ_BYTES}
+    if len(raw) >= _MIN_BASE64_BYTES + _LONGEST_ESCAPE:
+        forms.add(raw[_LONGEST_ESCAPE:])
     return {form for form in forms if form}
 
 
-_URL_SAFE = str.maketrans("+/", "-_")
+def _read(value: str) -> Iterator[bytes]:
+    """What a host stores that takes the value, or what stands before it as well, for base64 or hexadecimal."""
+    standard = value.translate(_STANDARD).rstrip("=")
+    if _IN_BASE64.fullmatch(standard):
+        for skipped in range(4):
+            whole = standard[skipped : len(standard) - (len(standard) - skipped) % 4]
+            yield base64.b64decode(whole)
+    if _IN_HEX.fullmatch(value):
+        for skipped in range(2):
+            yield bytes.fromhex(value[skipped : len(value) - (len(value) - skipped) % 2])
+
+
+_URL_SAFE, _STANDARD = str.maketrans("+/", "-_"), str.maketrans("-_", "+/")
+_IN_BASE64, _IN_HEX = re.compile(r"[A-Za-z0-9+/]*"), re.compile(r"[0-9A-Fa-f]*")
 # What is written as an escape although JSON does not ask for it, so that it cannot end a script in HTML.
 _SIGNS = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&'"})
 _SIGNS_UPPER = str.maketrans({sign: f"\\u{ord(sign):04X}" for sign in "<>&'"})

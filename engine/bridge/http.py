@@ -237,7 +237,12 @@ async def _hop(
                     if veil and (form := _unsearched(answer)) is not None:
                         record.decision = "refused: a secret"
                         raise CallDenied(f"the answer of {target.host} {form}, which is not handed on: {_BOUND}")
-                    body = await answer.read(limits.http_bytes, "limits.http_bytes", hold.take)
+                    body = await answer.read(limits.http_bytes, "limits.http_bytes", hold.take, keep_coded=bool(veil))
+                    if await _veiled(answer.coded, veil, context) is not answer.coded:
+                        record.decision = "refused: a secret"
+                        raise CallDenied(
+                            f"the answer of {target.host} {_TAKEN_APART}, which is not handed on: {_BOUND}"
+                        )
                     headers = {veil.text(name): veil.text(value) for name, value in answer.headers.items()}
                     body = await _veiled(body, veil, context)
                     return _shown(answer.status, headers, body, target.url, veil, context)
@@ -251,6 +256,8 @@ async def _hop(
 
 
 _BOUND = "a secret is bound to this host, and what cannot be searched for it does not reach scripts"
+# Compressed text does not hold a secret as it is, unless a script made it so that what it stands for is another text.
+_TAKEN_APART = "holds a secret inside of its coding (Content-Encoding)"
 
 
 def _refused_form(name: str, target: Target) -> str:

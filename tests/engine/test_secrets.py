@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -492,6 +493,79 @@ async def test_whatever_headers_a_script_sends_an_honest_store_gives_it_no_part_
                 assert piece.encode(encoding) not in (found["body"] if isinstance(found, dict) else b"")
         assert hashlib.sha256(STORED.encode()).hexdigest() not in shown
     await world.works()
+
+
+def _turned_round() -> tuple[bytes, bytes]:
+    """What makes any ASCII between the two a deflate stream, of the same bytes with their bits in reverse order."""
+    bits: list[int] = []
+
+    def number(value: int, width: int) -> None:
+        bits.extend(value >> place & 1 for place in range(width))
+
+    def code(value: int, width: int) -> None:
+        bits.extend(value >> place & 1 for place in reversed(range(width)))
+
+    def written() -> bytes:
+        padded = bits + [0] * (-len(bits) % 8)
+        return bytes(sum(padded[at + place] << place for place in range(8)) for at in range(0, len(padded), 8))
+
+    number(0b101, 3)  # the last block, with codes of its own (RFC 1951 section 3.2.7)
+    number(0, 10)  # 257 symbols, one distance
+    number(15, 4)
+    for length in (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15):
+        number({8: 1, 9: 2, 1: 2}.get(length, 0), 3)
+    for _ in range(255):
+        code(0, 1)
+    for width in (3, 3, 2):  # 9 bits for the last byte and for the end, one for the distance
+        code(width, 2)
+    while len(bits) % 8:
+        code(0x1FE, 9)
+    before = written()
+    bits.clear()
+    code(0x1FF, 9)
+    return before, written()
+
+
+async def test_a_host_that_keeps_the_coding_of_what_it_is_given_turns_no_value_into_another_text(world: World) -> None:
+    run = references(STORED, BOUND)
+    placeholder, (before, after) = run.table["TOKEN"], _turned_round()
+    turned = zlib.decompressobj(-15).decompress(before + STORED.encode() + after)
+    assert STORED.encode() in bytes(int(f"{byte:08b}"[::-1], 2) for byte in turned)
+    url, body = f"http://{HOST}/s", before + placeholder.encode() + after
+    found = await call(world, run, "http.put", url, body=body, headers={"Content-Encoding": "deflate"})
+    assert "a body with Content-Encoding is not text" in found
+    # A store may take the coding from somewhere else: a header or a parameter of its own.
+    kept: dict[str, bytes] = {}
+    world.peer.routes["/s"] = partial(_store, kept=kept)
+    assert (await call(world, run, "http.put", url, body=body))["status"] == 204
+    world.peer.routes["/s"] = answer(kept["body"], 200, "Content-Encoding: deflate")
+    found = await call(world, run, "http.get", url)
+    assert isinstance(found, str), found
+    assert "inside of its coding" in found
+    world.peer.routes["/s"] = answer(gzipped([b"nothing"]), 200, "Content-Encoding: gzip")
+    assert (await call(world, run, "http.get", url))["body"] == b"nothing"
+
+
+ESCAPES = {"form": ("%", "%4", "%25", "%254"), "JSON": ("\\", "\\u", "\\u00", "\\u004", "\\\\\\x4", "\\1")}
+
+
+@pytest.mark.parametrize("begun", [each for some in ESCAPES.values() for each in some])
+def test_no_escape_that_a_script_begins_takes_the_beginning_of_a_value(begun: str) -> None:
+    run = references("beefcafe01234567")
+    with pytest.raises(SecretRefused, match="beginning of an escape"):
+        filled(run, body=f"content={begun}{run.table['TOKEN']}")
+    for whole in ("%41", "\\u0041", "\\n", "\\\\", '\\"', "="):
+        assert b"beefcafe" in filled(run, body=f"content={whole}{run.table['TOKEN']}").body
+
+
+@pytest.mark.parametrize("value", ["beefcafe0123456789abcdef", "gh-Zm9vYmFyYmF6cXV1eA_8w", "4Qd+/9aZ4Qd+/9aZ4Qd="])
+def test_what_a_host_makes_of_a_value_that_it_takes_for_an_encoded_one_is_searched_for(value: str) -> None:
+    veil = references(value).veil(parse_url(HTTPS))
+    for before in ("", "A", "AB", "ABC"):
+        text = (before + value).rstrip("=").translate(str.maketrans("-_", "+/"))
+        assert MASK.encode() in veil.data(b"<" + base64.b64decode(text[: len(text) // 4 * 4]) + b">")
+    for taken in range(5):
+        assert value[4:].encode() not in veil.data(b"K" + value[taken:].encode())
 
 
 @pytest.mark.parametrize(
