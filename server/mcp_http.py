@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # The SDK compares every value of a message with its types, up to six times and each with an error of its own, but for
 # the arguments of a tool: 2,000 wrong ones cost it 25 ms.
 MAX_TYPED = 2_000
+# Addresses are unescaped, ids and progress tokens said again with every notification: none of them is long. In
+# characters of texts and of keys together; not of what a tool or prompt is handed.
+MAX_TYPED_TEXT = 64 * 1024
 
 _VERSION = b"mcp-protocol-version"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
@@ -161,28 +164,33 @@ async def _read_message(exchange: Exchange) -> dict[str, Any] | Answer:
             raise
         return rpc_answer(400, PARSE_ERROR, problem.message)
     sound = _sound(message)
-    if not isinstance(sound, Answer) and len(exchange.body) >= FREE_BYTES and _exceeds(sound, MAX_TYPED):
-        text = f"the message holds more than {MAX_TYPED} values beside a tool's arguments"
-        return rpc_answer(400, INVALID_REQUEST, text, _id(sound))
-    return sound
+    if isinstance(sound, Answer) or len(exchange.body) < FREE_BYTES or (excess := _excess(sound)) is None:
+        return sound
+    identifier = _id(sound)
+    return rpc_answer(400, INVALID_REQUEST, excess, None if len(str(identifier)) > MAX_TYPED_TEXT else identifier)
 
 
-def _exceeds(message: Mapping[str, Any], bound: int) -> bool:
-    """Whether a message has more than `bound` values beside what it hands on to a tool."""
-    params = message.get("params")
-    if message.get("method") == "tools/call" and isinstance(params, dict):
-        message = {**params, "arguments": None}
-    left, level = bound, [message]
+def _excess(message: Mapping[str, Any]) -> str | None:
+    """What a message has too much of, beside what it hands on to a tool (texts: or to a prompt); None: of nothing."""
+    left, text, level = MAX_TYPED, MAX_TYPED_TEXT, [message]
+    handed, method = None, message.get("method")
+    if isinstance(params := message.get("params"), dict) and method in ("tools/call", "prompts/get"):
+        handed = params.get("arguments")
+        if method == "tools/call":
+            level = [{**message, "params": {**params, "arguments": None}}]
     while level:
         inner: list[Any] = []
         for container in level:
             left -= len(container)
             if left < 0:
-                return True
+                return f"the message holds more than {MAX_TYPED} values beside a tool's arguments"
             items = container.values() if isinstance(container, Mapping) else container
             inner += [item for item in items if isinstance(item, dict | list)]
+            if container is not handed:
+                text -= sum(len(item) for item in items if isinstance(item, str))
+                text -= sum(map(len, container)) if isinstance(container, Mapping) else 0
         level = inner
-    return False
+    return None if text >= 0 else f"the message holds more than {MAX_TYPED_TEXT} characters beside arguments"
 
 
 def _sound(message: Any) -> dict[str, Any] | Answer:

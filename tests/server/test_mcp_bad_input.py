@@ -13,7 +13,7 @@ from server_support import FakeService, Running, assert_envelope, parse, request
 
 from engine.config import ServerConfig
 from engine.work import WORK
-from server.mcp_http import MAX_TYPED, refuse_message
+from server.mcp_http import MAX_TYPED, MAX_TYPED_TEXT, refuse_message
 
 HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
 ECHO: dict[str, Any] = {"name": "echo", "arguments": {}}
@@ -436,6 +436,44 @@ async def test_what_the_protocol_types_is_bounded_in_values(
     response, error = await answered(server, ask)
     assert (response.status_code, error["code"]) == (400, -32600)
     assert f"{MAX_TYPED} values" in error["message"]
+
+
+LONG = "x" * 2 * MAX_TYPED_TEXT
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": LONG, "arguments": {}}),
+        ("tools/call", {**ECHO, "_meta": {"progressToken": LONG}}),
+        ("prompts/get", {"name": "helper", "_meta": {LONG: 1}}),
+        ("resources/read", {"uri": "engine://documents/" + "%41" * MAX_TYPED_TEXT}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "helper"}, "argument": {"name": LONG}}),
+        ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [LONG[:9000]] * 20}}),
+        ("tools/list", {"cursor": LONG}),
+        (LONG, {}),
+    ],
+)
+async def test_what_the_protocol_types_is_bounded_in_characters(
+    server: Running, method: str, params: dict[str, Any]
+) -> None:
+    response, error = await answered(server, handshake(method, params))
+    assert (response.status_code, error["code"]) == (400, -32600)
+    assert f"{MAX_TYPED_TEXT} characters" in error["message"]
+
+
+async def test_an_id_is_no_long_text(server: Running) -> None:
+    ask = handshake("ping")
+    response, error = await answered(server, {**ask, "json": {**ask["json"], "id": LONG}})
+    assert (response.status_code, error["code"]) == (400, -32600)
+    assert len(response.content) < 1000
+
+
+async def test_arguments_may_hold_long_texts(server: Running) -> None:
+    async with server.client() as client:
+        for method, name in (("tools/call", "echo"), ("prompts/get", "helper")):
+            ask = handshake(method, {"name": name, "arguments": {"topic": LONG}})
+            assert "characters" not in (await client.post("/mcp", **ask)).text
 
 
 async def test_arguments_of_a_tool_may_hold_many_values(server: Running) -> None:
