@@ -143,7 +143,7 @@ class _Recorder:
         self._deadline = trio.current_time() + request.limits.values.timeout_s
         self.nested_calls = 0
         self._context = HostContext(
-            request, self.run_id, self._line, self._left, self._charge, turn, room := bridge.room(request)
+            request, self.run_id, self._hint, self._left, self._charge, turn, room := bridge.room(request)
         )
         self.end_calls = room.close  # what they hold is given back, whatever became of them
 
@@ -206,6 +206,11 @@ class _Recorder:
 
     def _line(self, level: str, text: str) -> None:
         self._note(LogLine(level, self._request.redactor.text(text)), text)
+
+    def _hint(self, level: str, text: str) -> None:
+        """A line of a host call's, as long as there is room: the prelude counts only what the script says itself."""
+        if self.log_bytes <= self._request.limits.values.log_bytes:
+            self._line(level, text)
 
     def _note(self, line: LogLine, text: str) -> None:
         self.lines.append(line)

@@ -176,7 +176,7 @@ async def _read_message(exchange: Exchange) -> dict[str, Any] | Answer:
 
 
 def _excess(message: Mapping[str, Any]) -> str | None:
-    """What a message has too much of, beside what it hands on to a tool; texts may go to a prompt, too."""
+    """What a message has too much of, beside what it hands on to a tool (texts: or to a prompt); None: of nothing."""
     left, text, level = MAX_TYPED, MAX_TYPED_TEXT, [message]
     handed, method = None, message.get("method")
     if isinstance(params := message.get("params"), dict) and method in ("tools/call", "prompts/get"):

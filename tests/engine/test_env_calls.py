@@ -107,3 +107,12 @@ async def test_a_script_sees_what_it_was_granted() -> None:
         assert refused.outcome is Outcome.SCRIPT_ERROR
         again = await run(engine, "return env.get('GREETING')", grants=env.GRANTS, authority=authority)
         assert again.value == "hello"
+
+
+async def test_what_host_calls_log_has_the_room_of_the_scripts_own_log() -> None:
+    async with open_engine(small_config(), env.functions(ENVIRON)) as engine:
+        script = "for _ = 1, 190 do env.get(('N'):rep(64)) end"
+        result = await run(engine, script, grants=env.GRANTS, limits={"log_bytes": 1000})
+        assert result.outcome is Outcome.OK, result.failure
+        assert result.logs_truncated
+        assert 1000 < sum(len(line.text) + 16 for line in result.logs) < 2000
