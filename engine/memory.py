@@ -1,6 +1,5 @@
 """Memory that work needs, asked for before it begins: libraries in C and Rust end the process where it is refused."""
 
-import ctypes
 import errno
 import mmap
 import resource
@@ -68,19 +67,3 @@ def _available(root: Path) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return _UNBOUNDED
-
-
-# mallopt(3).
-_M_MMAP_THRESHOLD = -3
-# What is larger gets pages of its own, which go back to the kernel as soon as it is freed.
-_OWN_PAGES_BYTES = 1024 * 1024
-
-
-def give_back_large_blocks() -> None:
-    """Let every large block go back to the kernel once it is freed; for good, and for the whole process.
-
-    glibc raises its threshold for that to the largest block that was ever freed, at most 32 MiB, and puts smaller
-    ones on its heap, where one small block above keeps them all: 60 bodies of 4 MB stayed 365 MB of resident memory.
-    """
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)

@@ -17,7 +17,6 @@ from hypercorn.config import Config as HypercornConfig
 
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
-from engine.memory import give_back_large_blocks
 from server import connections, logs, rest
 from server.access import Access, is_loopback
 from server.asgi import App, Receive, Scope, Send, exchange_of, send_answer
@@ -256,7 +255,6 @@ async def _run(
         # takes the long pauses of full collections away (p99 70 ms without it).
         gc.collect()
         gc.freeze()
-        give_back_large_blocks()
         serving.set()
         timeout = settings.graceful_timeout_s
         await serve_app(ready.guard, ready.listener, stop, graceful_timeout_s=timeout, settings=settings)

@@ -79,8 +79,8 @@ def encode(value: Any) -> bytes:
 
 # What is at least as large is charged to whom it is made for, by its bytes: reading a clock would cost small ones more.
 CHARGED_BYTES = 64 * 1024
-# Of text that is full of escapes, the worst; measured with orjson 3.13.
-CPU_S_PER_BYTE = 1.6e-9
+# The most that was measured with orjson 3.13: 3.6 ns for nothing but quotes, 2.3 for `\u0000`, 0.9 for plain text.
+CPU_S_PER_BYTE = 3.6e-9
 
 
 def render_cpu_s(size: int) -> float:

@@ -356,7 +356,7 @@ def test_many_large_bodies_are_answered_or_unavailable_where_there_is_little_mem
     size = int(open("/proc/self/statm").read().split()[0]) * 4096 + {mib} * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     """
-    with started(setup) as process:
+    with started(setup, "body_timeout_s=120") as process:
         url = url_of(process)
         for answer in trio.run(burst, url, 60):
             if answer.status_code != 200:
@@ -370,7 +370,7 @@ def test_the_memory_of_large_bodies_is_given_back() -> None:
     def resident(process: "subprocess.Popen[str]") -> int:
         return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
 
-    with started(FORGETFUL) as process:
+    with started(FORGETFUL, "body_timeout_s=120") as process:
         url = url_of(process)
         assert httpx2.post(f"{url}/tools/number", json={}).status_code == 200
         before = resident(process)
