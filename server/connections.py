@@ -53,6 +53,10 @@ class Connections:
     def __len__(self) -> int:
         return len(self._places)
 
+    def all(self) -> list[Connection]:
+        """The connections that are open, or have yet to end their work."""
+        return self._places.all()
+
     async def gone(self) -> None:
         """Wait until no connection is open."""
         while self._places:
@@ -138,12 +142,12 @@ class Connections:
 
     def dismiss_all(self) -> None:
         """Close connections on which no request is under way."""
-        for connection in self._places.all():
+        for connection in self.all():
             connection.dismiss()
 
     def abort_all(self) -> None:
         """Cut everything that is still open."""
-        for connection in self._places.all():
+        for connection in self.all():
             if connection.phase is not Phase.CLOSING:
                 log.warning("connection cut")
             connection.leave()

@@ -39,7 +39,7 @@ from server.framing import Chunked, FramingError, Sized, find_end, read_head
 from server.logs import report
 from server.places import Phase
 from server.plain import PlainRequest, has_length, read_request, write_answer
-from server.poller import ENDED, HELD, READ, Poller
+from server.poller import HELD, READ, Poller
 from server.problems import internal, problem_answer
 
 # How much is read from a connection at once.
@@ -48,8 +48,11 @@ RECEIVE_BYTES = 64 * 1024
 BACKLOG_BYTES = 4 * RECEIVE_BYTES
 # A reader that takes nothing for this long is gone. Long enough for a laptop's lid and a lost Wi-Fi.
 WRITE_TIMEOUT_S = 30.0
+# How much may be sent ahead of the answer to a request. It is read, as the end of a connection cannot be seen behind
+# what the kernel has no room for; what is more is forgotten, and the answer under way is the last.
+AHEAD_BYTES = 64 * 1024
 # After the last answer, how long a client may take to close, and how much it may still send: closing with unread bytes
-# would reset the connection, and a reset may overtake the answer (RFC 9112 section 9.6).
+# would reset the connection, and a reset may overtake the answer (RFC 9112, 9.6). As much may be forgotten ahead.
 CLOSE_S = 1.0
 LINGER_BYTES = 1024 * 1024
 
@@ -276,6 +279,8 @@ class Http1(H11Protocol):
         # Bytes that no request has taken yet, of which so many are known to have no end of a head.
         self._buffer = b""
         self._searched = 0
+        # Bytes that were sent too far ahead, and forgotten.
+        self._forgotten = 0
         # What is still to come of the body of the request under way. Invariant: None where there is no request.
         self._body: Sized | Chunked | None = None
         # The plain request under way, and a stream if there is one by way of h11: both where that has taken over.
@@ -299,12 +304,21 @@ class Http1(H11Protocol):
     @property
     def settled(self) -> bool:
         """Whether all that was taken belongs to requests that are complete."""
-        return not self._buffer and self._body is None
+        return not self._buffer and self._body is None and not self._forgotten
 
     @property
     def last(self) -> bool:
-        """Whether the connection ends with the answer under way, because the server does."""
-        return self.context.terminated.is_set()
+        """Whether the connection ends with the answer under way."""
+        return self._forgotten > 0 or self.context.terminated.is_set()
+
+    def keep(self, data: bytes) -> bool:
+        """Keep what was sent ahead of the answer under way. Returns whether it is not far too much."""
+        if not self._forgotten and len(self._buffer) + len(data) <= AHEAD_BYTES:
+            self._buffer += data
+        else:
+            self._forgotten += len(self._buffer) + len(data)
+            self._buffer = b""
+        return self._forgotten <= LINGER_BYTES
 
     def take(self, data: bytes) -> None:
         """Take what came, and begin what it asks for. Nothing here waits."""
@@ -500,7 +514,7 @@ class Connection:
         self._socket = client
         self._number = client.fileno()
         self._writing = trio.Lock()
-        # What the poller tells. Invariant: READ unless bytes are there for which there is no room yet.
+        # What the poller tells. Invariant: HELD only while the application has yet to take what there is of a body.
         self._mask = READ
         self._lingered = 0
         # Tasks that answer requests of this connection.
@@ -520,22 +534,22 @@ class Connection:
         """Begin. What a client sends is mostly here by the time it is accepted."""
         self.place(Phase.IDLE)
         self._around.poller.add(self._number, self.on_events)
-        self.on_events(0)
+        self.on_events()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def on_events(self, events: int) -> None:
+    def on_events(self) -> None:
         """What the poller tells: bytes, or the end."""
         if self.phase is Phase.CLOSING:
             self._linger()
-        elif self._mask == HELD or self._protocol.busy:
-            if events & ENDED:
+        elif self._mask == HELD:
+            self.leave()
+        elif not (data := self._receive()):
+            if data is not None:
                 self.leave()
-            else:
-                self.hold()
-        elif data := self._receive():
+        elif not self._protocol.busy:
             self.take(data)
-        elif data is not None:
+        elif not self._protocol.keep(data):
             self.leave()
 
     def take(self, data: bytes) -> None:
@@ -556,7 +570,7 @@ class Connection:
             return b""
 
     def hold(self) -> None:
-        """Take no more for now. The end of the connection is seen all the same."""
+        """Take no more of a body for now. The end of the connection is seen behind what the kernel has room for."""
         self._watch(HELD)
 
     def read(self) -> None:
@@ -600,7 +614,7 @@ class Connection:
         """Nothing is asked."""
         if not self._over:
             self.place(Phase.IDLE)
-            self._watch(READ)
+            self._watch(READ)  # the rest of a body that was not taken
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 trio wakes everything that is ready in one turn of its loop, a task each: when thousands of connections end at once,
 that turn takes seconds. Here a turn has a bound, and a connection on which nothing is asked needs no task. The end of a
-connection is seen behind bytes that were not read (EPOLLRDHUP, epoll_ctl(2)), so that a client that leaves is noticed
-whatever it has sent.
+connection is seen behind bytes that were not read (EPOLLRDHUP, epoll_ctl(2)), where the kernel has taken them all.
 """
 
 import select
@@ -13,11 +12,9 @@ from time import perf_counter
 
 import trio
 
-# What is told of a connection that is read, and of one that is not; errors and hang-ups are told of both.
+# What is told of a connection that is read, and of one that is not: its end. Errors and hang-ups are told of both.
 READ = select.EPOLLIN | select.EPOLLRDHUP
 HELD = select.EPOLLRDHUP
-# The client closed its sending side, or the connection is broken.
-ENDED = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 # How much one turn of the event loop may take: events, and seconds of work on them. What is left comes first in the
 # next turn, as the kernel puts what it told to the end of its list.
@@ -32,9 +29,9 @@ class Poller:
         self._epoll = select.epoll()
         # Invariant: what the epoll has, and nothing else. A descriptor is removed before it is closed, as its number
         # may be another one's at once.
-        self._callbacks: dict[int, Callable[[int], None]] = {}
+        self._callbacks: dict[int, Callable[[], None]] = {}
 
-    def add(self, descriptor: int, callback: Callable[[int], None]) -> None:
+    def add(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Tell of reading from now on."""
         self._epoll.register(descriptor, READ)
         self._callbacks[descriptor] = callback
@@ -66,8 +63,8 @@ class Poller:
             while True:
                 await trio.lowlevel.wait_readable(number)
                 until = perf_counter() + TURN_S
-                for descriptor, events in self._epoll.poll(0, EVENTS):
+                for descriptor, _ in self._epoll.poll(0, EVENTS):
                     if (callback := self._callbacks.get(descriptor)) is not None:
-                        callback(events)
+                        callback()
                     if perf_counter() > until:
                         break
