@@ -12,7 +12,7 @@ M = TypeVar("M", bound=BaseModel)
 
 # Of lists that a script declares or answers with: more than a client shows or a model reads. They are counted before
 # anything in them is looked at, as each wrong item costs an error.
-MAX_ITEMS = {"tools": 256, "arguments": 64, "functions": 256, "messages": 4_096, "enum": 256}
+MAX_ITEMS = {"tools": 256, "arguments": 64, "functions": 256, "messages": 1_024, "enum": 256}
 MAX_COMPLETIONS = 10_000
 # Of what a script says of itself, which is kept with its version and shown by every list: a title, a description, and
 # all texts together but its schemas (`agents.schema` has their bounds). In bytes of UTF-8.

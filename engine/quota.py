@@ -64,7 +64,7 @@ QUOTAS: dict[str, QuotaSpec] = {
         ),
         QuotaSpec(
             "host_calls_per_minute", "count", 6_000,
-            "each costs the supervisor time that is nobody's CPU time: a hundred a second is half a per cent of a core",
+            "each costs the supervisor time, of which 0.3 ms count as the tenant's CPU time",
             "the scheduler before a run starts, the supervisor at every call",
             "this tenant made {bound} host calls within a minute",
         ),

@@ -21,6 +21,13 @@ MASK = "[redacted]"
 _MANY_ESCAPES, _MANY_CHARACTERS = 1_000, 128 * 1024
 
 
+# Of a long text so many characters are read at once.
+_PIECE = 32 * 1024
+# With so many characters is one of a form written at most: percent-encoded twice, four bytes of UTF-8 take 20, and an
+# escape with its surrogates, percent-encoded, 36.
+_WRITTEN = 36
+
+
 class Redactor:
     """Masks values of at least `MIN_SECRET_CHARS` characters, in every form in which they get into texts by accident.
 
@@ -44,17 +51,33 @@ class Redactor:
         plain = {form for value in values if value not in MASK for form in _plain_forms(value)}
         self._plain = tuple(map(_Wanted.of, plain))
         self._base64 = tuple(map(_Wanted.of, {form for value in values for form in base64_forms(value)}))
+        self._overlap = _WRITTEN * max((len(form.text) for form in (*self._plain, *self._base64)), default=0)
 
     def text(self, text: str) -> str:
         """The text with `MASK` for every secret in it; secrets that overlap are masked as one."""
         if not self._base64:  # no secret at all
             return text
-        found = sorted(span for reading in _readings(text) for span in self._found(reading))
         parts, done = [], 0
-        for start, end in _merged(found):
+        for start, end in _merged(sorted(self._spans(text))):
             parts += [text[done:start], MASK]
             done = end
         return "".join([*parts, text[done:]])
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where secrets stand. A long text is read in pieces, as one takes 50 times its own size meanwhile.
+
+        Pieces overlap by what the longest form takes at most as it may be written, so each secret is whole in one.
+        """
+        if len(text) <= _PIECE + self._overlap:
+            for reading in _readings(text):
+                yield from self._found(reading)
+            return
+        for at in range(0, len(text), _PIECE):
+            piece = text[max(0, at - self._overlap) : at + _PIECE]
+            before = max(0, at - self._overlap)
+            for reading in _readings(piece):
+                for start, end in self._found(reading):
+                    yield before + start, before + end
 
     def is_work(self, text: str) -> bool:
         """Whether `text` would take more than some milliseconds: an escape takes 1 to 6 us, a character 30 ns and 1 ns

@@ -318,6 +318,10 @@ def _encoder(content_type: str) -> Callable[[str], str]:
     return quote_plus if content_type == "application/x-www-form-urlencoded" else str
 
 
+# How much longer masked data may be: as much as where every byte of it was a value.
+_MASKED_GROWTH = len(MASK)
+
+
 class Veil:
     """Takes secrets out of what a host answers, so that one that echoes its requests tells a script nothing."""
 
@@ -336,9 +340,16 @@ class Veil:
         return size * len(self._forms)
 
     def data(self, data: bytes | bytearray) -> bytes | bytearray:
-        """The data with `MASK` for every secret in it."""
+        """The data with `MASK` for every secret in it.
+
+        Values of one character are found in the masks of others, which multiply: data that would grow by more than
+        `_MASKED_GROWTH` times is masked as a whole.
+        """
+        bound = _MASKED_GROWTH * (len(data) + len(MASK))
         for form in self._forms:
             if form in data:
+                if len(data) + data.count(form) * (len(MASK) - len(form)) > bound:
+                    return MASK.encode()
                 data = data.replace(form, MASK.encode())
         return data
 

@@ -123,7 +123,7 @@ class Turn:
         """Charge the tenant's quota for what was used since the last time, and end the turn if it is used up."""
         if self._ledger is None:
             return
-        used = self.cpu_s()
+        used = self.computed_s()
         over = self._ledger.cpu(self.tenant.id, self._quotas, used - self._counted_s, now)
         self._counted_s = used
         if over is not None:

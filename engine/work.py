@@ -102,7 +102,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "declaration", "what a script declares or answers is made into an agent, a tool or a prompt",
-            64 * 1024, 4_096, "lists: 256 tools, 64 arguments, 256 values of one, 4,096 messages, 10,000 completions; "
+            64 * 1024, 1_024, "lists: 256 tools, 64 arguments, 256 values of one, 1,024 messages, 10,000 completions; "
             "a description 16 KiB; answers as limits.output_bytes", "the tenant's CPU seconds",
         ),
         WorkSpec(

@@ -83,6 +83,10 @@ _CACHED: tuple[CacheableMethod, ...] = (
 )
 # What is told of an address that leads nowhere, in characters.
 MAX_ECHO = 2048
+# About what the SDK takes for one message of a prompt, or one notification: the caller's tenant pays.
+MESSAGE_S = 0.0001
+# So many messages of a prompt cost less than charging for them.
+FREE_MESSAGES = 16
 # Documents of one source that share a title: what is read by it is bounded.
 _NAMESAKES = 8
 
@@ -271,6 +275,8 @@ class Handlers:
         info = self._prompt(caller, params.name)
         async with self._call(ctx, caller, params.name) as call:
             resolved = await self._service.resolve(params.name, params.arguments or {}, call)
+        if (beyond := len(resolved.prompt.messages) - FREE_MESSAGES) > 0:
+            caller.charge(beyond * MESSAGE_S)
         texts, told = await _prompt(resolved.prompt, caller)
         return t.GetPromptResult(
             description=None if info is None else info.description,
@@ -396,16 +402,19 @@ class Handlers:
             yield Call(caller.tenant)
             return
 
+        async def send_progress(progress: float, total: float | None, text: str | None) -> None:
+            caller.charge(MESSAGE_S)
+            await ctx.session.report_progress(progress, total, text)
+
         async def send_line(line: LogLine) -> None:
             assert level is not None
             if passes(line, level):
+                caller.charge(MESSAGE_S)
                 data = t.LoggingMessageNotificationParams(level=LEVELS[line.level], logger=name, data=line.text)
                 # With the id of the request it goes on the stream of that request, in either era.
                 await ctx.session.send_notification(t.LoggingMessageNotification(params=data), ctx.request_id)
 
-        async with told(
-            caller.tenant, ctx.session.report_progress if token else None, None if level is None else send_line
-        ) as call:
+        async with told(caller.tenant, send_progress if token else None, None if level is None else send_line) as call:
             yield call
 
 

@@ -32,6 +32,11 @@ class Caller:
     # The HTTP request, if it is one: whose large values are kept from the SDK (`server.mcp_held`).
     exchange: Exchange | None = None
 
+    def charge(self, cpu_s: float) -> None:
+        """Take CPU time from the account of the caller's tenant; over stdio there is none."""
+        if self.exchange is not None:
+            self.exchange.charge(cpu_s)
+
 
 def http_caller(ctx: Context) -> Caller:
     """The caller of a message that came over HTTP, as the guard knows it."""

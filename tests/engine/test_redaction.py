@@ -10,10 +10,11 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlencode
 import pytest
 import trio
 from engine_support import run, small_config
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from engine.engine import open_engine
+from engine.redaction import _PIECE as PIECE
 from engine.redaction import MASK, MIN_SECRET_CHARS, NOTHING_SECRET, Redactor
 from engine.work import LOOP_S
 from sandbox.outcome import Outcome
@@ -400,3 +401,27 @@ async def test_a_log_full_of_escapes_keeps_nobody_and_is_paid_for(costly: str) -
         assert longest_s < 2 * LOOP_S
         assert result.usage.nested_cpu_s > 0
         assert (await run(engine, "return 1")).value == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([PIECE - 40, PIECE - 3, PIECE, PIECE + 5, 2 * PIECE - 7]),
+    st.sampled_from(["plain", "percent", "twice", "json", "json in json", "base64"]),
+    st.sampled_from(["x", "\\n", "%41", "\\\\", "QUJD"]),
+)
+def test_a_secret_at_the_edge_of_a_piece_of_a_long_text_is_found(at: int, form: str, filler: str) -> None:
+    secret = "tö\U0001f600ken-of-an-operator"
+    written = {
+        "plain": secret,
+        "percent": quote(secret, safe=""),
+        "twice": quote(quote(secret, safe=""), safe=""),
+        "json": json.dumps(secret)[1:-1],
+        "json in json": json.dumps(json.dumps(secret)[1:-1])[1:-1],
+        "base64": base64.b64encode(f"user:{secret}".encode()).decode(),
+    }[form]
+    before = (filler * (at // len(filler) + 1))[: at - at % len(filler)]
+    text = f"{before} {written} {filler * 40_000}"
+    redacted = Redactor([secret]).text(text)
+    assert MASK in redacted
+    assert written not in redacted
+    assert len(redacted) < len(text)

@@ -20,6 +20,7 @@ class Computing:
 
     awaiting = False
     owed_s = 0.0
+    judging_cpu_s = 0.0
     payer: Turn | None = None
 
     def hold_memory(self) -> None:
