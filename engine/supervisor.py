@@ -26,6 +26,9 @@ log = structlog.get_logger("engine.run")
 
 # How often workers without a run are looked at: 1 us each, and 8 for the memory of one that has computed since.
 INSPECT_S = 0.25
+# What a line of a run's log takes the supervisor; charged by so many, as few lines cost less than charging for them.
+LINE_S = 15e-6
+LINES_CHARGED = 256
 # What is shown of a script's error and of its traceback, in characters.
 MAX_MESSAGE, MAX_TRACEBACK = 4096, 8192
 
@@ -214,6 +217,8 @@ class _Recorder:
 
     def _note(self, line: LogLine, text: str) -> None:
         self.lines.append(line)
+        if len(self.lines) % LINES_CHARGED == 0:
+            self._context.worked(LINES_CHARGED * LINE_S)
         self.log_bytes += len(text.encode()) + LINE_BYTES
         if self._request.on_log is not None:
             self._request.on_log(line)
