@@ -6,7 +6,7 @@ the places below. Without references a node of a schema is applied to a place of
 places is a bound. `tests/agents/test_schema_work.py` drives the worst known use of every keyword against it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,10 +143,29 @@ class Counts:
             self.odd += 1
             self.huge += 1
 
+    def scalars(self, values: list[Any], kinds: set[type]) -> None:
+        """`scalar` for each of many values of these types. C code looks at each: 50 ns in place of 300."""
+        if str in kinds:
+            texts = values if len(kinds) == 1 else [value for value in values if type(value) is str]
+            self.values += len(texts)
+            self._chars(texts)
+            values = [] if len(kinds) == 1 else [value for value in values if type(value) is not str]
+        if float in kinds or (values and int in kinds and not _within_64_bits(values)):
+            for value in values:
+                self.scalar(value)
+        else:
+            self.values += len(values)
+
     def names(self, mapping: Mapping[str, Any]) -> None:
         self.values += len(mapping)
-        for name in mapping:
-            self.chars += len(name) if name.isascii() else 4 * len(name)
+        self._chars(mapping)
+
+    def _chars(self, texts: Iterable[str]) -> None:
+        whole = "".join(texts)
+        if whole.isascii():
+            self.chars += len(whole)
+        else:
+            self.chars += sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
 
 
 def counted(value: Any) -> Counts:
@@ -159,13 +178,28 @@ def counted(value: Any) -> Counts:
             counts.values += 1
             counts.mappings += 1
             counts.names(each)
-            pending += each.values()
+            inner = list(each.values())
         elif isinstance(each, list):
             counts.values += 1
-            pending += each
+            inner = each
         else:
             counts.scalar(each)
+            continue
+        kinds = set(map(type, inner))
+        if dict in kinds or list in kinds:
+            containers = [below for below in inner if type(below) is dict or type(below) is list]
+            pending += containers
+            inner = [below for below in inner if type(below) is not dict and type(below) is not list]
+            kinds -= {dict, list}
+        if inner:
+            counts.scalars(inner, kinds)
     return counts
+
+
+def _within_64_bits(values: list[Any]) -> bool:
+    """Whether all integers among values that are no texts and no fractions have 64 bits at most, with a sign."""
+    numbers = [value for value in values if value is not None]
+    return not numbers or (min(numbers) >= -_INT64 and max(numbers) < _INT64)
 
 
 def work(plan: Plan, value: Any) -> float:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agents.checked import CheckedSchema, TooMuchWork
 from agents.parameters import Parameters
 from agents.schema import check_schema, parameters_schema
-from agents.schema_work import MAX_WORK, counted, plan_of, work
+from agents.schema_work import MAX_WORK, Counts, counted, plan_of, work
 from agents.shape import WrongShape
 from engine.errors import Code, Problem
 from engine.work import LOOP_S
@@ -248,3 +248,26 @@ def test_large_values_against_honest_schemas_pass() -> None:
     rows = [{f"field{i}": "some text" for i in range(8)} for _ in range(1_000)]
     Parameters(schema).check({"name": "a_name", "body": "x" * 1_000_000, "rows": rows})
     assert MAX_WORK > 0
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner),
+        max_leaves=40,
+    )
+)
+def test_counting_many_values_at_once_counts_what_one_by_one_does(value: Any) -> None:
+    slowly, pending = Counts(), [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict | list):
+            slowly.values += 1
+            pending += each.values() if isinstance(each, dict) else each
+        if isinstance(each, dict):
+            slowly.mappings += 1
+            for name in each:
+                slowly.scalar(name)
+        elif not isinstance(each, list):
+            slowly.scalar(each)
+    assert counted(value) == slowly
