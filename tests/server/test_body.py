@@ -171,7 +171,7 @@ REPEATED = [
 
 async def read(raw: bytes, worst: list[float] | None = None) -> Any:
     """What `read_object` makes of a body; with `worst`, the CPU seconds of each step are added to it."""
-    exchange = Exchange({b"content-type": JSON}, b"", trio.CancelScope(), raw)
+    exchange = Exchange({b"content-type": JSON}, trio.CancelScope(), raw)
 
     @contextmanager
     def working() -> Iterator[None]:

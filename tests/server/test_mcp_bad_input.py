@@ -445,13 +445,11 @@ LONG = "x" * 2 * MAX_TYPED_TEXT
     ("method", "params"),
     [
         ("tools/call", {"name": LONG, "arguments": {}}),
-        ("tools/call", {**ECHO, "_meta": {"progressToken": LONG}}),
         ("prompts/get", {"name": "helper", "_meta": {LONG: 1}}),
         ("resources/read", {"uri": "engine://documents/" + "%41" * MAX_TYPED_TEXT}),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "helper"}, "argument": {"name": LONG}}),
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [LONG[:9000]] * 20}}),
         ("tools/list", {"cursor": LONG}),
-        (LONG, {}),
     ],
 )
 async def test_what_the_protocol_types_is_bounded_in_characters(
@@ -460,6 +458,15 @@ async def test_what_the_protocol_types_is_bounded_in_characters(
     response, error = await answered(server, handshake(method, params))
     assert (response.status_code, error["code"]) == (400, -32600)
     assert f"{MAX_TYPED_TEXT} characters" in error["message"]
+
+
+@pytest.mark.parametrize(("method", "params"), [("tools/call", {**ECHO, "_meta": {"progressToken": LONG}}), (LONG, {})])
+async def test_a_method_and_a_progress_token_are_no_long_texts(
+    server: Running, method: str, params: dict[str, Any]
+) -> None:
+    response, error = await answered(server, handshake(method, params))
+    assert (response.status_code, error["code"]) == (400, -32600)
+    assert len(response.content) < 1000
 
 
 async def test_an_id_is_no_long_text(server: Running) -> None:
