@@ -531,10 +531,9 @@ class Connection:
         )  # fmt: skip
 
     def open(self) -> None:
-        """Begin. What a client sends is mostly here by the time it is accepted."""
+        """Begin. What is here already is read in its turn: a new connection does not overtake those that are kept."""
         self.place(Phase.IDLE)
         self._around.poller.add(self._number, self.on_events)
-        self.on_events()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
