@@ -346,6 +346,7 @@ class Http1(H11Protocol):
 
     def _begin(self, bodiless: bool) -> None:
         self.keep_alive_requests += 1
+        self._searched = 0
         self._silent, self._bodiless = True, bodiless
         self._shell.place(Phase.BUSY)
 
@@ -355,8 +356,8 @@ class Http1(H11Protocol):
 
     def _take_head(self) -> bool:
         end = find_end(self._buffer, self._searched)
-        self._searched = 0 if end else len(self._buffer)
         if not end:
+            self._searched = len(self._buffer)
             self._shell.place(Phase.HEAD)
             return False
         head, self._buffer = read_head(self._buffer[:end]), self._buffer[end:]
@@ -646,11 +647,14 @@ class Connection:
                 try:
                     rest = rest[self._socket.send(rest) :]
                 except BlockingIOError:
+                    self.place(Phase.TAKING)
                     await self._writable()
                 except OSError:
                     self.leave()
         finally:
             self._writing.release()
+            if self.phase is Phase.TAKING:
+                self.place(Phase.BUSY)
 
     async def _writable(self) -> None:
         with trio.move_on_after(WRITE_TIMEOUT_S, shield=True) as scope, suppress(trio.ClosedResourceError):

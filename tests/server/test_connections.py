@@ -104,6 +104,21 @@ async def test_a_client_that_leaves_leaves_nothing_behind(
         assert (await other.post("/tools/echo", json={"a": 1})).json() == {"result": {"a": 1}}
 
 
+@pytest.mark.parametrize("cut", [20, 60, 400])
+async def test_what_was_split_does_not_hide_the_end_of_what_follows(server: Running, cut: int) -> None:
+    long = request("POST", "/tools/echo", b'{"n":1}', "X-Long: " + "a" * 500)
+    async with await server.connect() as stream:
+        for short in (HEALTH, request("GET", "/health", b"", "Connection: keep-alive, x"), HEALTH):
+            await stream.send_all(long[:cut])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await stream.send_all(long[cut:])
+            assert parse(await read_answer(stream)).json() == {"result": {"n": 1}}
+            await stream.send_all(short[:-2])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await stream.send_all(short[-2:])
+            assert parse(await read_answer(stream)).status_code == 200
+
+
 # ---- many at once -----------------------------------------------------------------------------------------------
 
 
@@ -211,6 +226,31 @@ async def test_half_bodies_that_take_every_place_make_room(monkeypatch: pytest.M
         await held[9].send_all(b"}")
         with trio.fail_after(20):
             await server.service.entered.wait()
+        for stream in held:
+            await stream.aclose()
+
+
+async def _with_little_room(server: Running) -> trio.SocketStream:
+    client = trio.socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    await client.connect(("127.0.0.1", server.port))
+    return trio.SocketStream(client)
+
+
+async def test_answers_that_are_not_read_take_no_place_for_long(
+    monkeypatch: pytest.MonkeyPatch, opened: list[Connections]
+) -> None:
+    monkeypatch.setattr("server.places._SPARE", ((Phase.IDLE, 0.0), (Phase.TAKING, 0.0)))
+    async with serving(FakeService(ServerConfig(max_connections=3))) as server:
+        held = [await _with_little_room(server) for _ in range(3)]
+        for stream in held:
+            await stream.send_all(BIG)
+        with trio.fail_after(20):
+            while any(one.phase is not Phase.TAKING for one in opened[0].all()):
+                await trio.lowlevel.checkpoint()
+        async with server.client() as client:
+            assert (await client.post("/tools/echo", json={})).json() == {"result": {}}
+        assert len(await read_answer(held[2])) > 3_900_000  # not the one that has waited longest
         for stream in held:
             await stream.aclose()
 
