@@ -192,7 +192,7 @@ class PlainStream:
         self._begun: Message | None = None
         # Set when h11 has taken over.
         self._stream: Stream | None = None
-        # Invariant: `_over` is true when the answer is complete or nobody waits for it, and then `_ended` is set.
+        # Invariant: `_over` is true when the answer is complete or the client is gone, and then `_ended` is set.
         self._over = False
         self._ended: trio.Event | None = None
         self._on_disconnect: Callable[[], None] | None = None
@@ -224,7 +224,7 @@ class PlainStream:
         return {"type": "http.disconnect"}
 
     def end(self) -> None:
-        """The answer is complete, or nobody waits for it any more."""
+        """The answer is complete, or the client is gone."""
         self._over = True
         if self._ended is not None:
             self._ended.set()
@@ -238,7 +238,7 @@ class PlainStream:
 
     async def _send(self, message: Message) -> None:
         if self._stream is None:
-            if self._over:  # nobody hears it
+            if self._over:  # the client is gone
                 return
             if self._begun is None and message["type"] == "http.response.start" and has_length(message["headers"]):
                 self._begun = message

@@ -1,6 +1,7 @@
 """Connections: clients that leave in every state, thousands at once, and who makes room when there is none."""
 
 import gc
+import resource
 import socket
 import struct
 import time
@@ -171,6 +172,24 @@ async def test_connections_that_wait_are_accepted_in_few_turns_of_the_loop(
             await trio.lowlevel.checkpoint()
         trio.lowlevel.remove_instrument(turns)
         assert turns.count <= len(clients) / 2  # one a turn, before
+
+
+async def test_a_client_that_comes_while_there_are_no_descriptors_is_served_when_there_are(
+    server: Running, logged: list[dict[str, object]]
+) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with trio.socket.socket() as client, trio.fail_after(20):
+        stream = trio.SocketStream(client)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, bounds[1]))
+            await client.connect(("127.0.0.1", server.port))
+            while not any(entry["event"] == "no connection can be accepted" for entry in logged):
+                await trio.lowlevel.checkpoint()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+        await stream.send_all(HEALTH)
+        assert parse(await read_answer(stream)).status_code == 200
 
 
 @pytest.mark.parametrize("sent", [b"", HEALTH[:20], SLOW[:-1], SLOW, SLOW + HEALTH], ids=range(5))
