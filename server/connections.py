@@ -28,9 +28,17 @@ SWEEP_S = 1.0
 LATE_S = 1.0
 # How long to wait when there are no descriptors left.
 _SHORT_S = 0.1
-# A client that has vanished without a word is found after two minutes (tcp(7)): a stream may have nothing to send.
-_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+# What the listener hands down to each connection.
+_OPTIONS = (
+    (socket.TCP_NODELAY, 1),
+    # A client that has vanished without a word is found after two minutes (tcp(7)): a stream may have nothing to send.
+    (socket.TCP_KEEPIDLE, 60),
+    (socket.TCP_KEEPINTVL, 10),
+    (socket.TCP_KEEPCNT, 6),
+    # The kernel keeps this much that the network has no room for, in place of megabytes: as trio's streams do.
+    (socket.TCP_NOTSENT_LOWAT, 16 * 1024),
+)
 
 _FULL = "too many connections are open"
 _SLOW = "too many connections are open, and this request was too slow"
@@ -222,9 +230,8 @@ async def _accept(connections: Connections, listener: trio.SocketListener) -> No
     """Accept from a listener until cancelled, and close it."""
     # trio's own `accept` waits for a turn of the loop each time. The options are handed down to what is accepted.
     with listener.socket, socket.socket(fileno=os.dup(listener.socket.fileno())) as own:
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEP_ALIVE:
+        for option, value in _OPTIONS:
             own.setsockopt(socket.IPPROTO_TCP, option, value)
         own.setblocking(False)
         await connections.accept(own)

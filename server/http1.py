@@ -192,7 +192,7 @@ class PlainStream:
         self._begun: Message | None = None
         # Set when h11 has taken over.
         self._stream: Stream | None = None
-        # Invariant: `_over` is true when the answer is complete or nobody waits for it, and then `_ended` is set.
+        # Invariant: `_over` is true when the answer is complete or the client is gone, and then `_ended` is set.
         self._over = False
         self._ended: trio.Event | None = None
         self._on_disconnect: Callable[[], None] | None = None
@@ -224,7 +224,7 @@ class PlainStream:
         return {"type": "http.disconnect"}
 
     def end(self) -> None:
-        """The answer is complete, or nobody waits for it any more."""
+        """The answer is complete, or the client is gone."""
         self._over = True
         if self._ended is not None:
             self._ended.set()
@@ -238,7 +238,7 @@ class PlainStream:
 
     async def _send(self, message: Message) -> None:
         if self._stream is None:
-            if self._over:  # nobody hears it
+            if self._over:  # the client is gone
                 return
             if self._begun is None and message["type"] == "http.response.start" and has_length(message["headers"]):
                 self._begun = message
@@ -346,6 +346,7 @@ class Http1(H11Protocol):
 
     def _begin(self, bodiless: bool) -> None:
         self.keep_alive_requests += 1
+        self._searched = 0
         self._silent, self._bodiless = True, bodiless
         self._shell.place(Phase.BUSY)
 
@@ -355,8 +356,8 @@ class Http1(H11Protocol):
 
     def _take_head(self) -> bool:
         end = find_end(self._buffer, self._searched)
-        self._searched = 0 if end else len(self._buffer)
         if not end:
+            self._searched = len(self._buffer)
             self._shell.place(Phase.HEAD)
             return False
         head, self._buffer = read_head(self._buffer[:end]), self._buffer[end:]
@@ -531,10 +532,9 @@ class Connection:
         )  # fmt: skip
 
     def open(self) -> None:
-        """Begin. What a client sends is mostly here by the time it is accepted."""
+        """Begin. What is here already is read in its turn: a new connection does not overtake those that are kept."""
         self.place(Phase.IDLE)
         self._around.poller.add(self._number, self.on_events)
-        self.on_events()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
@@ -647,11 +647,14 @@ class Connection:
                 try:
                     rest = rest[self._socket.send(rest) :]
                 except BlockingIOError:
+                    self.place(Phase.TAKING)
                     await self._writable()
                 except OSError:
                     self.leave()
         finally:
             self._writing.release()
+            if self.phase is Phase.TAKING:
+                self.place(Phase.BUSY)
 
     async def _writable(self) -> None:
         with trio.move_on_after(WRITE_TIMEOUT_S, shield=True) as scope, suppress(trio.ClosedResourceError):

@@ -3,7 +3,7 @@
 from enum import IntEnum, auto
 from typing import Generic, Protocol, TypeVar
 
-# For so long a request may be half here before it makes room for another connection: a body takes longer than a head.
+# For so long a client may take to send a body, or to take an answer, before it makes room for another connection.
 GRACE_S = 1.0
 
 
@@ -17,12 +17,14 @@ class Phase(IntEnum):
     # The rest of a head, and of a body.
     HEAD = auto()
     BODY = auto()
+    # The client to take what is written.
+    TAKING = auto()
     # The answer.
     BUSY = auto()
 
 
 # Who makes room, in this order, and since when it must have waited. Who waits for an answer does not.
-_SPARE = ((Phase.CLOSING, 0.0), (Phase.IDLE, 0.0), (Phase.HEAD, 0.0), (Phase.BODY, GRACE_S))
+_SPARE = ((Phase.CLOSING, 0.0), (Phase.IDLE, 0.0), (Phase.HEAD, 0.0), (Phase.BODY, GRACE_S), (Phase.TAKING, GRACE_S))
 
 
 class Placed(Protocol):

@@ -16,9 +16,10 @@ import trio
 READ = select.EPOLLIN | select.EPOLLRDHUP
 HELD = select.EPOLLRDHUP
 
-# How much one turn of the event loop may take: events, and seconds of work on them. What is left comes first in the
-# next turn, as the kernel puts what it told to the end of its list.
-EVENTS = 64
+# How much one turn of the event loop may take: events, each of which may start a request of a millisecond or two, and
+# seconds of work on them. What is left comes first in the next turn, as the kernel puts what it told to the end of its
+# list.
+EVENTS = 16
 TURN_S = 0.01
 
 

@@ -1,6 +1,7 @@
 """Connections: clients that leave in every state, thousands at once, and who makes room when there is none."""
 
 import gc
+import resource
 import socket
 import struct
 import time
@@ -104,6 +105,21 @@ async def test_a_client_that_leaves_leaves_nothing_behind(
         assert (await other.post("/tools/echo", json={"a": 1})).json() == {"result": {"a": 1}}
 
 
+@pytest.mark.parametrize("cut", [20, 60, 400])
+async def test_what_was_split_does_not_hide_the_end_of_what_follows(server: Running, cut: int) -> None:
+    long = request("POST", "/tools/echo", b'{"n":1}', "X-Long: " + "a" * 500)
+    async with await server.connect() as stream:
+        for short in (HEALTH, request("GET", "/health", b"", "Connection: keep-alive, x"), HEALTH):
+            await stream.send_all(long[:cut])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await stream.send_all(long[cut:])
+            assert parse(await read_answer(stream)).json() == {"result": {"n": 1}}
+            await stream.send_all(short[:-2])
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await stream.send_all(short[-2:])
+            assert parse(await read_answer(stream)).status_code == 200
+
+
 # ---- many at once -----------------------------------------------------------------------------------------------
 
 
@@ -156,6 +172,24 @@ async def test_connections_that_wait_are_accepted_in_few_turns_of_the_loop(
             await trio.lowlevel.checkpoint()
         trio.lowlevel.remove_instrument(turns)
         assert turns.count <= len(clients) / 2  # one a turn, before
+
+
+async def test_a_client_that_comes_while_there_are_no_descriptors_is_served_when_there_are(
+    server: Running, logged: list[dict[str, object]]
+) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with trio.socket.socket() as client, trio.fail_after(20):
+        stream = trio.SocketStream(client)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, bounds[1]))
+            await client.connect(("127.0.0.1", server.port))
+            while not any(entry["event"] == "no connection can be accepted" for entry in logged):
+                await trio.lowlevel.checkpoint()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+        await stream.send_all(HEALTH)
+        assert parse(await read_answer(stream)).status_code == 200
 
 
 @pytest.mark.parametrize("sent", [b"", HEALTH[:20], SLOW[:-1], SLOW, SLOW + HEALTH], ids=range(5))
@@ -211,6 +245,31 @@ async def test_half_bodies_that_take_every_place_make_room(monkeypatch: pytest.M
         await held[9].send_all(b"}")
         with trio.fail_after(20):
             await server.service.entered.wait()
+        for stream in held:
+            await stream.aclose()
+
+
+async def _with_little_room(server: Running) -> trio.SocketStream:
+    client = trio.socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    await client.connect(("127.0.0.1", server.port))
+    return trio.SocketStream(client)
+
+
+async def test_answers_that_are_not_read_take_no_place_for_long(
+    monkeypatch: pytest.MonkeyPatch, opened: list[Connections]
+) -> None:
+    monkeypatch.setattr("server.places._SPARE", ((Phase.IDLE, 0.0), (Phase.TAKING, 0.0)))
+    async with serving(FakeService(ServerConfig(max_connections=3))) as server:
+        held = [await _with_little_room(server) for _ in range(3)]
+        for stream in held:
+            await stream.send_all(BIG)
+        with trio.fail_after(20):
+            while any(one.phase is not Phase.TAKING for one in opened[0].all()):
+                await trio.lowlevel.checkpoint()
+        async with server.client() as client:
+            assert (await client.post("/tools/echo", json={})).json() == {"result": {}}
+        assert len(await read_answer(held[2])) > 3_900_000  # not the one that has waited longest
         for stream in held:
             await stream.aclose()
 
