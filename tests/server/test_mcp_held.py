@@ -8,12 +8,12 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from machine import loop_s
 from mcp_support import assert_works, handshake, message, modern
 from server_support import Running
 
 from agents.agent import AgentPrompt, PromptMessage
 from agents.tool import Called
-from engine.work import LOOP_S
 from server.mcp_held import HELD_BYTES, Held, text_of
 from server.problems import encode
 
@@ -127,4 +127,4 @@ async def test_no_piece_of_making_a_text_of_a_large_answer_takes_long(character:
         await trio.lowlevel.checkpoint()
         await text_of(rendered)
         nursery.cancel_scope.cancel()
-    assert worst <= LOOP_S
+    assert worst <= loop_s()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from machine import REFERENCE_S
 
 from benchmarks import client
 from benchmarks.address import Address, parse_url, resolve
@@ -35,8 +36,6 @@ TARGET = Path(__file__).with_name("target.py")
 EYE = "eye.sock"
 TIMEOUT_S = 30.0
 TRIES = 3
-# `target.reference_s` on an idle core of the reference machine (2 cores, Linux 6.18, Python 3.11.7).
-REFERENCE_S = 0.00185
 # Clocks are read a little late, and the probe's own thread runs beside: a tenth, and the watch's own error.
 MARGIN, ERROR_S = 1.1, 0.005
 # What the first of anything takes: an arena of the allocator, a thread's stack, a compiled module.

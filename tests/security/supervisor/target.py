@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import trio
 from faults import hostile_boot
+from machine import reference_s
 
 from agents.service import open_service
 from engine import zygote
@@ -29,17 +30,6 @@ from supervisor.frames import FRAMES
 
 EYE = "eye.sock"
 PROBE_S = 0.002
-
-
-def reference_s() -> float:
-    """CPU time of a fixed piece of Python and C: what this machine is worth at the moment. The best of five."""
-    best = float("inf")
-    for _ in range(5):
-        began = time.thread_time()
-        made = [{"n": number, "s": str(number)} for number in range(2_000)]
-        json.loads(json.dumps(made))
-        best = min(best, time.thread_time() - began)
-    return best
 
 
 class Probe(threading.Thread):
