@@ -4,6 +4,7 @@ Two spellings: ctx's list of `{name, type, required, description, default, enum,
 Schema keywords of that parameter, and a JSON Schema object as it stands.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,14 @@ MAX_SCHEMA_DEPTH = 64
 MAX_PATTERNS = 64
 MAX_PATTERN_KIB = 256
 MAX_PATTERNS_KIB = 512
+# Reading the patterns of one schema may take this much, in microseconds: 30 ms, as each is read up to six times.
+MAX_PATTERN_WORK = 5_000
+# What reading takes: a character, a class, and one of a Unicode property with its value, which is searched for.
+# For each of the classes of ECMA-262 that the library spells out, it reads the whole pattern again, as far as it is
+# spelled out by then: 22 s for 4 KiB of `\w`. What an inline flag costs is not bounded by any of this: 0.7 ms a class.
+_CHAR_WORK, _CLASS_WORK, _PROPERTY_WORK, _AGAIN_WORK, _SPELLED_CHARS = 0.5, 35, 150, 0.09, 30
+_SPELLED_OUT = frozenset("wWdDsSc")
+_FLAGS = re.compile(r"\(\?[a-zA-Z-]*[:)]")
 # How large a compiled pattern is, is told by the smallest of these that it fits.
 _SIZES_KIB = (1, 4, 16, 64, MAX_PATTERN_KIB)
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
@@ -117,6 +126,7 @@ def patterns_of(schema: Mapping[str, Any]) -> set[str]:
 
 def pattern_kib(pattern: str) -> int:
     """The size of a pattern when it is compiled, in KiB, rounded up. Raises WrongShape when it is none or too large."""
+    pattern_work(pattern)
     for size in _SIZES_KIB:
         options = jsonschema_rs.RegexOptions(size_limit=size * 1024, dfa_size_limit=size * 1024)
         try:
@@ -128,6 +138,28 @@ def pattern_kib(pattern: str) -> int:
         f"the pattern {pattern[:64]!r} is larger than {MAX_PATTERN_KIB} KiB when it is compiled, or is no pattern "
         "(look-around and back-references are not there); for lengths, use minLength and maxLength"
     )
+
+
+def pattern_work(pattern: str) -> float:
+    """A bound of the microseconds that it takes to read a pattern. Raises WrongShape for one that takes too long."""
+    escapes = re.findall(r"\\(.)", pattern, re.DOTALL)
+    bare = re.sub(r"\\.", "", pattern, flags=re.DOTALL)
+    if any(flags[0] != "(?:" for flags in _FLAGS.finditer(bare)):
+        raise WrongShape(f"the pattern {pattern[:64]!r} has inline flags, which JSON Schema does not know")
+    spelled = sum(escape in _SPELLED_OUT for escape in escapes)
+    properties = sum(escape in "pP" for escape in escapes)
+    classes = spelled + bare.count("[") + bare.count(".")
+    again = spelled * (len(pattern) + _SPELLED_CHARS * spelled)
+    known = properties if "=" in bare or ":" in bare else 0
+    work = (
+        _CHAR_WORK * len(pattern) + _CLASS_WORK * (classes + properties) + _PROPERTY_WORK * known + _AGAIN_WORK * again
+    )
+    if work > MAX_PATTERN_WORK:
+        raise WrongShape(
+            f"the pattern {pattern[:64]!r} takes too long to read: it has {len(pattern)} characters and "
+            f"{classes + properties} classes"
+        )
+    return work
 
 
 def with_defaults(schema: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,9 +218,12 @@ def _check_patterns(schema: Mapping[str, Any], what: str) -> None:
     found = patterns_of(schema)
     if len(found) > MAX_PATTERNS:
         raise WrongShape(f"{what} has {len(found)} patterns; the most is {MAX_PATTERNS}")
-    total = 0
+    total, reading = 0, 0.0
     for pattern in found:
         try:
+            reading += pattern_work(pattern)
+            if reading > MAX_PATTERN_WORK:
+                raise WrongShape("its patterns together take too long to read: they have too many classes")
             total += pattern_kib(pattern)
         except WrongShape as wrong:
             raise WrongShape(f"{what} is not a JSON Schema: {wrong}") from None
