@@ -287,10 +287,13 @@ def _config(given: Any) -> dict[str, Any]:
 MAX_TOML_BYTES = 256 * 1024
 _MAX_TOML_STRUCTURE = 16 * 1024
 _MAX_TOML_DOTS = 64
-# Texts and comments, as TOML 1.0 reads them from left to right.
+# Each escape in a text takes the parser a microsecond or two, and 80 bytes meanwhile.
+_MAX_TOML_ESCAPES = 4 * 1024
+# Texts and comments, as TOML 1.0 reads them from left to right. One that is not closed goes to the end of its line or
+# of the file: were it passed over, each quotation mark in it would be tried as the beginning of another one.
 _TOML_TEXTS = re.compile(
-    r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}|'{3}(?:[^']|'{1,2}(?!'))*'{3,5}'''
-    r"""|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*""",
+    r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*(?:"{3,5})?|'{3}(?:[^']|'{1,2}(?!'))*(?:'{3,5})?'''
+    r"""|"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|#[^\n]*""",
     re.DOTALL,
 )
 
@@ -299,6 +302,8 @@ def _check_toml(path: str, source: str) -> None:
     """Raises Problem for what takes the parser long."""
     if len(source.encode()) > MAX_TOML_BYTES:
         raise Problem(Code.TOO_LARGE, f"{path} is larger than {MAX_TOML_BYTES} bytes")
+    if (escapes := source.count("\\")) > _MAX_TOML_ESCAPES:
+        raise _bad(f"{path}: has {escapes} backslashes; the most is {_MAX_TOML_ESCAPES}")
     structure = _TOML_TEXTS.sub("", source)
     if len(structure) > _MAX_TOML_STRUCTURE or structure.count(".") > _MAX_TOML_DOTS:
         raise _bad(
@@ -320,6 +325,8 @@ def inline_agent(package: Package) -> InlineAgent:
         raise _bad(f"{package.main}: not valid TOML: {wrong}") from None
     except RecursionError:
         raise _bad(f"{package.main}: not valid TOML: nested too deeply") from None
+    except ValueError:  # the parser leaves this one to Python
+        raise _bad(f"{package.main}: not valid TOML: a number has too many digits") from None
     if set(said) == {"agents"} and isinstance(said["agents"], dict) and set(said["agents"]) == {package.name}:
         said = said["agents"][package.name]
     known = ("description", "system_prompt", "tools")

@@ -207,6 +207,9 @@ def test_an_inline_agent_is_toml_with_or_without_its_table() -> None:
     [
         ("description = ", "not valid TOML"),
         ("a = " + "[" * 5000, "not valid TOML"),
+        ("a = " + "9" * 5000, "a number has too many digits"),
+        ('a = "' + "\\n" * 5000 + '"', "5000 backslashes"),
+        ('\\"' * 4000, "not valid TOML"),
         ('description = "D"', "system_prompt"),
         ('description = "D"\nsystem_prompt = 1', "system_prompt"),
         ('description = "D"\nsystem_prompt = "S"\ntenants = ["*"]', "unknown key 'tenants'"),

@@ -164,6 +164,16 @@ ATTACKS = (
             "properties": {f"p{n}": {"type": "string", "pattern": f"\\p{{L}}{{1,90}}{n}"} for n in range(600)},
         },
     ),
+    *(
+        compiled(f"a pattern of {what}", {"type": "object", "properties": {"a": {"pattern": pattern}}})
+        for what, pattern in (
+            ("as many classes as may be", r"\S" * 34),
+            ("classes and letters", r"\s" * 14 + "a" * 2_000),
+            ("many classes", r"\w" * 2_048),
+            ("any case", r"(?i)\p{L}" * 4_000),
+            ("properties", r"\p{age=15.0}" * 3_000),
+        )
+    ),
     compiled(
         "one pattern in patterns",
         {"type": "object", "properties": {"a": {"pattern": "((((a{1,30}){1,30}){1,10}){1,3})"}}},
@@ -203,6 +213,15 @@ ATTACKS = (
             ("texts", "a=''\n"),
             ("one line of dots", "a."),
             ("arrays of tables", "[[a]]\n"),
+        )
+    ),
+    *(
+        packed(f"a small TOML agent of {name}", {"m.toml": source}, kind="toml", main="m.toml")
+        for name, source in (
+            ("escaped quotation marks", '\\"' * 120_000),
+            ("quotation marks", '"""a' * 60_000),
+            ("escapes", 'system_prompt = "' + "\\u0041" * 4_000 + '"'),
+            ("digits", "tools = " + "9" * 16_000),
         )
     ),
     _in_a_row(12, BODY - 1_000),
