@@ -5,7 +5,8 @@ in one transaction of the control store, together with its row in the audit log.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar
@@ -56,7 +57,7 @@ class Deciding:
     """Which version of a name is called, and what it may do. Every method may raise Problem `unavailable`.
 
     `limits_for` says which limits a tenant's run gets that asks for some; `renew` is awaited with the name of a tenant
-    whose active versions have changed.
+    whose active versions have changed; `charge` is told of the CPU seconds that looking at its versions took.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class Deciding:
         control: ControlStore,
         limits_for: Callable[[dict[str, float], Tenant], BoundLimits],
         renew: Callable[[str], Awaitable[None]],
+        charge: Callable[[Tenant, float], None] = lambda tenant, cpu_s: None,
     ) -> None:
         self._control = control
         self._limits_for = limits_for
         self._renew = renew
+        self._charge = charge
 
     async def change(
         self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, action: Action
@@ -101,19 +104,41 @@ class Deciding:
 
         def find(db: apsw.Connection) -> list[dict[str, Any]]:
             found = versions.history(db, tenant.id, root, name)
-            return [each.as_json(versions.asks(db, tenant.id, each, free)) for each in found]
+            asked = versions.asks_of(db, tenant.id, found, free)
+            return [each.as_json(asks) for each, asks in zip(found, asked, strict=True)]
 
-        return await self._control.read(find)
+        with self._charged(tenant, find) as charged:
+            return await self._control.read(charged)
 
     async def _act(
         self, tenant: Tenant, who: Identity, action: str, target: str, work: Callable[[apsw.Connection], T]
     ) -> T:
         """A control action, after which the tenant's next call finds what is active then."""
-        answer = await self._control.act(who.actor, action, target, tenant.id, work)
+        with self._charged(tenant, work) as charged:
+            answer = await self._control.act(who.actor, action, target, tenant.id, charged)
         # It is done, whether the client is still there or not.
         with trio.CancelScope(shield=True):
             await self._renew(tenant.id)
         return answer
+
+    @contextmanager
+    def _charged(
+        self, tenant: Tenant, work: Callable[[apsw.Connection], T]
+    ) -> Iterator[Callable[[apsw.Connection], T]]:
+        """The same work, whose CPU time in the store's thread is the tenant's, whatever comes of it."""
+        spent: list[float] = []
+
+        def timed(db: apsw.Connection) -> T:
+            began_s = time.thread_time()
+            try:
+                return work(db)
+            finally:
+                spent.append(time.thread_time() - began_s)
+
+        try:
+            yield timed
+        finally:
+            self._charge(tenant, sum(spent))
 
     def _free(self, tenant: Tenant) -> Grants:
         """What needs no approval: the builtin tools, and the limits that everybody has."""
@@ -134,7 +159,7 @@ class Publishing(Deciding):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`documents` says how many bytes a tenant's documents take."""
-        super().__init__(control, engine.limits_for, active.renew)
+        super().__init__(control, engine.limits_for, active.renew, engine.charge)
         self._engine = engine
         self._registry = registry
         self._active = active

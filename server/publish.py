@@ -42,8 +42,11 @@ async def _publish(service: "Service", root: Root, exchange: Exchange, name: str
 
 
 async def _history(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
+    with exchange.working():  # refused before the work where the tenant's share is used up
+        pass
     versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
-    return json_answer({"versions": versions})
+    with exchange.working():
+        return json_answer({"versions": versions})
 
 
 async def _change(

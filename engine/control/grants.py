@@ -69,13 +69,21 @@ def parse_grants(given: Any) -> Grants:
 
 def beyond(asked: Grants, approved: Grants) -> Grants:
     """What of `asked` is not in `approved`. A limit is, up to the approved value."""
-    return Grants(
-        hosts=_less(asked.hosts, approved.hosts),
-        secrets=_less(asked.secrets, approved.secrets),
-        env=_less(asked.env, approved.env),
-        tools=_less(asked.tools, approved.tools),
-        limits={name: value for name, value in asked.limits.items() if value > approved.limits.get(name, 0)},
-    )
+    return beyond_of(approved)(asked)
+
+
+def beyond_of(approved: Grants) -> Callable[[Grants], Grants]:
+    """`beyond` for many that ask: a thousand versions may have had 64,000 names approved."""
+    known = {kind: frozenset(getattr(approved, kind)) for kind in _KINDS[:-1]}
+
+    def less(asked: Grants) -> Grants:
+        names = {
+            kind: tuple(name for name in getattr(asked, kind) if name not in there) for kind, there in known.items()
+        }
+        limits = {name: value for name, value in asked.limits.items() if value > approved.limits.get(name, 0)}
+        return Grants(**names, limits=limits)
+
+    return less
 
 
 def joined(several: Iterable[Grants]) -> Grants:
@@ -101,10 +109,6 @@ def for_the_operator(grants: Grants) -> Grants:
 
 def _reaches_inside(rule: HostRule) -> bool:
     return rule.kind == "any" or (rule.address is not None and not is_public(rule.address))
-
-
-def _less(asked: tuple[str, ...], approved: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in asked if name not in approved)
 
 
 def _bad(message: str) -> Problem:

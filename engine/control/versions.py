@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from engine.control.grants import Grants, beyond, joined, parse_grants
+from engine.control.grants import Grants, beyond, beyond_of, joined, parse_grants
 from engine.control.records import shown_time
 from engine.control.tables import rows
 from engine.errors import Code, LimitUse, Problem
@@ -136,7 +136,7 @@ def approved(db: apsw.Connection, tenant: str, root: str, name: str) -> Grants:
     """What was approved for a name: with its versions, but for those that were deprecated since."""
     found = rows(
         db,
-        "SELECT grants FROM versions WHERE tenant = ? AND root = ? AND name = ? AND approved_by IS NOT NULL "
+        "SELECT DISTINCT grants FROM versions WHERE tenant = ? AND root = ? AND name = ? AND approved_by IS NOT NULL "
         "AND NOT deprecated",
         (tenant, root, name),
     )
@@ -145,9 +145,16 @@ def approved(db: apsw.Connection, tenant: str, root: str, name: str) -> Grants:
 
 def asks(db: apsw.Connection, tenant: str, version: Version, free: Grants) -> Grants:
     """What the version asks for beyond what was approved for its name and what everybody has."""
-    if version.approved_by is not None:
-        return Grants()
-    return beyond(version.grants, joined((free, approved(db, tenant, version.root, version.name))))
+    return asks_of(db, tenant, [version], free)[0]
+
+
+def asks_of(db: apsw.Connection, tenant: str, found: Sequence[Version], free: Grants) -> list[Grants]:
+    """The same of several versions of one name: what was approved is read once."""
+    if all(each.approved_by is not None for each in found):
+        return [Grants()] * len(found)
+    known = joined((free, approved(db, tenant, found[0].root, found[0].name)))
+    less = beyond_of(known)
+    return [Grants() if each.approved_by is not None else less(each.grants) for each in found]
 
 
 def add(

@@ -18,7 +18,9 @@ from agents.changes import Change
 from agents.manifest import Root
 from agents.publishing import Published
 from agents.service import Service
+from engine.control import versions
 from engine.control.files import packages_path
+from engine.control.grants import Grants
 from engine.control.identity import ANONYMOUS, Identity
 from engine.control.store import open_configured
 from engine.control.versions import MAX_VERSIONS
@@ -629,3 +631,21 @@ async def test_a_control_store_appears_with_the_first_publication_and_not_before
         store: Path = service.control.path
     async with opened() as service, open_configured(service.loaded.config) as control:
         assert control.path == store
+
+
+async def test_what_was_approved_is_read_once_for_a_history(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.configure()
+    async with opened() as service:
+        for n in range(5):
+            await publish(service, package(version=str(n), grants={"hosts": [f"{n}.example"]}), who=ADMIN)
+        await change(service, "approve", "2", ADMIN)
+        read: list[str] = []
+        monkeypatch.setattr(
+            versions, "approved", lambda db, tenant, root, name: read.append(name) or Grants(hosts=("2.example",))
+        )
+        found = await service.publishing.history(DEFAULT_TENANT, PUBLISHER, "agent", "helper")
+        assert read == ["helper"]
+        asked = {each["version"]: each["asks"] for each in found}
+        assert asked == {str(n): {} if n == 2 else {"hosts": [f"{n}.example"]} for n in range(5)}
