@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from engine.control.identity import ANONYMOUS, Identity
+from engine.errors import Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.problems import Answer
 from server.routes import UNREAD, Found
@@ -19,6 +20,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# What is sent, or escaped, of a large answer at once: a millisecond.
+PIECE = 1024 * 1024
 
 # The key of the scope under which applications find the exchange.
 KEY = "engine"
@@ -42,6 +46,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "answered",
         "body",
         "buffered",
         "charge",
@@ -59,6 +64,7 @@ class Exchange:
         "on_drain",
         "params",
         "pending",
+        "refused",
         "scope",
         "started",
         "status",
@@ -86,6 +92,9 @@ class Exchange:
         self.held: Held | None = None
         self.body = body or b""
         self.buffered = 0
+        # Bytes of a large answer, while it is sent; and what is said where there is no room for it.
+        self.answered = 0
+        self.refused: Problem | None = None
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
         self.pending = body is None and (b"content-length" in headers or b"transfer-encoding" in headers)
         # Whether the client sends its body only when it is received (RFC 9110 section 10.1.1), and it was not yet.
@@ -136,4 +145,11 @@ def exchange_of(scope: Scope) -> Exchange:
 async def send_answer(answer: Answer, send: Send) -> None:
     """Say a complete answer."""
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    body = answer.body
+    if len(body) > PIECE:  # copied once more with each step on its way to the client: not all of it at once
+        last = (len(body) - 1) // PIECE * PIECE
+        for at in range(0, last, PIECE):
+            await send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
+            await trio.lowlevel.checkpoint()
+        body = body[last:]
+    await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""How many bytes of bodies the server holds at once: in all, and of one tenant. Pure."""
+"""How many bytes of bodies and of answers the server holds at once: in all, and of one tenant. Pure."""
 
 from collections import Counter
 
@@ -37,6 +37,23 @@ class Bodies:
         if self._held > self.bound:
             return Problem(Code.UNAVAILABLE, "too many large requests at once", retry_after_s=1)
         return None
+
+    def add_answer(self, tenant: str | None, size: int) -> Problem | None:
+        """Count an answer that is sent. What to say in its place where too much waits for clients to read it; then it
+        is not counted. One is sent however large it is.
+        """
+        own = 0 if tenant is None else self._of[tenant]
+        problem = None
+        if own and own + size > self.tenant_bound:
+            text = f"answers of this tenant that its clients have not read are larger than {self.tenant_bound} bytes"
+            problem = Problem(Code.RATE_LIMITED, text, retry_after_s=1)
+        elif self._held and self._held + size > self.bound:
+            problem = Problem(Code.UNAVAILABLE, "too many large answers wait for their clients", retry_after_s=1)
+        else:
+            self._held += size
+            if tenant is not None:
+                self._of[tenant] += size
+        return problem
 
     def remove(self, tenant: str | None, size: int) -> None:
         """Bytes that were added are gone."""

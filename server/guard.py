@@ -27,6 +27,8 @@ from server.target import MCP_PATH, read_path, read_query
 DRAIN_BYTES = 64 * 1024
 DRAIN_S = 0.5
 LINGER_S = 2.0
+# Smaller answers are bounded by the number of connections.
+HELD_ANSWER_BYTES = 64 * 1024
 
 # The answer to a preflight, and to nothing else that is decided here.
 _PREFLIGHT = 204
@@ -57,6 +59,8 @@ class Guard:
         self._log = log.bind()
         # Bytes of bodies of the exchanges in _active, by the time they came.
         self._bodies = Bodies(max_body_bytes, memory_for_process())
+        # And of their answers that are large, until clients have read them.
+        self._answers = Bodies(max_body_bytes, memory_for_process())
         # Invariant: every exchange whose task is inside __call__, and no other.
         self._active: set[Exchange] = set()
 
@@ -103,8 +107,8 @@ class Guard:
                 if early is not None:
                     await _answer_early(early, cors, exchange, receive, send)
                 elif not exchange.client_gone:
-                    await self._serve(scope, receive, partial(_send, send, exchange, cors), exchange)
-                    if not exchange.started:
+                    await self._serve(scope, receive, partial(self._send, send, exchange, cors), exchange)
+                    if not exchange.started and exchange.refused is None:
                         raise RuntimeError("the application did not answer")
         except Exception as error:
             # With half an answer out, the only honest end is a broken connection: the server sees to that.
@@ -113,8 +117,10 @@ class Guard:
             self._active.discard(exchange)
             if exchange.buffered:
                 self._bodies.remove(_payer(exchange), exchange.buffered)
+            if exchange.answered:
+                self._answers.remove(_payer(exchange), exchange.answered)
         if not exchange.started and not exchange.client_gone:
-            going = problem or Problem(Code.UNAVAILABLE, "the server is shutting down")
+            going = problem or exchange.refused or Problem(Code.UNAVAILABLE, "the server is shutting down")
             await _answer(problem_answer(going), [*cors, _CLOSE], exchange, send)
         elif exchange.ending and not exchange.finished and not exchange.client_gone:
             await _send(send, exchange, [], {"type": "http.response.body", "body": b""})
@@ -213,6 +219,17 @@ class Guard:
         return problem_answer(
             Problem(Code.BODY_TIMEOUT, f"the body was not complete after {self.body_timeout_s:g} seconds")
         )
+
+    async def _send(self, send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:
+        """Have an application say its answer, if there is room to hold it until its client has read it."""
+        if message["type"] == "http.response.start" and not exchange.started:
+            length = dict(message.get("headers", ())).get(b"content-length", b"")
+            # It is there twice: as what was made, and as what is sent.
+            if length.isdigit() and (size := 2 * int(length)) >= HELD_ANSWER_BYTES:
+                exchange.refused = self._answers.add_answer(_payer(exchange), size)
+                exchange.answered = size if exchange.refused is None else 0
+        if exchange.refused is None:
+            await _send(send, exchange, cors, message)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Run the application with the complete body, and cancel it when the client goes away."""

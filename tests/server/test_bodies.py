@@ -70,3 +70,15 @@ def test_the_nearest_bound_of_memory_counts(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "1000000\n",
     }
     assert memory_for_process(tree(tmp_path / "v1", process | v1)) == 1_000_000
+
+
+def test_an_answer_of_any_size_is_sent_and_no_more_while_it_is_unread() -> None:
+    answers = Bodies(10, 0)
+    assert answers.add_answer("a", 1_000) is None
+    for tenant, code in (("a", Code.RATE_LIMITED), ("b", Code.UNAVAILABLE), (None, Code.UNAVAILABLE)):
+        refused = answers.add_answer(tenant, 20)
+        assert refused is not None
+        assert refused.code is code
+    answers.remove("a", 1_000)
+    assert answers.add_answer("b", 10) is None
+    assert answers.add_answer("a", 10) is None

@@ -487,6 +487,37 @@ async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         await assert_works(server)
 
 
+async def test_answers_that_nobody_reads_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.bodies.BODIES", 2)
+    body = b'{"a":"' + b"x" * 4_100_000 + b'"}'
+    async with serving() as server:
+        held = []
+        for _ in range(4):
+            sock = trio.socket.socket()
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 2048)
+            await sock.connect(("127.0.0.1", server.port))
+            held.append(trio.SocketStream(sock))
+            await held[-1].send_all(request("POST", "/tools/echo", body))
+            await trio.sleep(0.2)
+        assert_envelope(await server.raw(request("POST", "/tools/echo", body)), 503, "unavailable")
+        await assert_works(server)  # small ones are answered
+        for stream in held:
+            await stream.aclose()
+        await trio.sleep(0.2)
+        assert parse(await server.raw(request("POST", "/tools/echo", body))).status_code == 200
+
+
+async def test_requests_sent_at_once_are_answered_one_after_the_other() -> None:
+    async with serving() as server:
+        stream = await server.connect()
+        sent = [request("POST", "/tools/echo", b'{"n":%d}' % n) for n in range(50)]
+        await stream.send_all(b"".join(sent) + request("GET", "/health")[:-4])
+        for n in range(50):
+            assert parse(await read_answer(stream)).json() == {"result": {"n": n}}
+        await stream.send_all(request("GET", "/health")[-4:])
+        assert parse(await read_answer(stream)).status_code == 200
+
+
 # ---- the end ---------------------------------------------------------------------------------------------------
 
 
