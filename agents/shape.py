@@ -14,6 +14,8 @@ M = TypeVar("M", bound=BaseModel)
 # anything in them is looked at, as each wrong item costs an error.
 MAX_ITEMS = {"tools": 256, "arguments": 64, "functions": 256, "messages": 1_024, "enum": 256}
 MAX_COMPLETIONS = 10_000
+# Of one value of a completion, which is chosen from a list: in characters.
+MAX_COMPLETION_CHARS = 4_096
 # Of what a script says of itself, which is kept with its version and shown by every list: a title, a description, and
 # all texts together but its schemas (`agents.schema` has their bounds). In bytes of UTF-8.
 MAX_TITLE_BYTES = 1_024
@@ -124,6 +126,11 @@ def completions(value: Any, words: Words = LUA) -> tuple[str, ...] | None:
     for position, each in enumerate(value, words.first):
         if not isinstance(each, str):
             raise WrongShape(f"the answer of agent.complete: [{position}] must be a string, got {_type(each, words)}")
+        if len(each) > MAX_COMPLETION_CHARS:
+            raise WrongShape(
+                f"the answer of agent.complete: [{position}] has {len(each)} characters; the most is "
+                f"{MAX_COMPLETION_CHARS}"
+            )
     return tuple(value)
 
 

@@ -40,7 +40,7 @@ _OPTIONS = (
     (socket.TCP_NOTSENT_LOWAT, 16 * 1024),
 )
 
-_FULL = "too many connections are open"
+_FULL = "too many connections are open (server.max_connections, server.max_connections_per_address)"
 _SLOW = "too many connections are open, and this request was too slow"
 
 

@@ -181,7 +181,9 @@ class Guard:
         return None
 
     def _too_large(self) -> Answer:
-        return problem_answer(Problem(Code.TOO_LARGE, f"the body is larger than {self.max_body_bytes} bytes"))
+        return problem_answer(
+            Problem(Code.TOO_LARGE, f"the body is larger than {self.max_body_bytes} bytes (server.max_body_bytes)")
+        )
 
     def _count(self, exchange: Exchange, size: int) -> Answer | None:
         """Count bytes of a body. Returns the answer when it is too large by now, or comes when there are too many."""
@@ -217,7 +219,10 @@ class Guard:
                 except MemoryError:
                     return problem_answer(no_memory())
         return problem_answer(
-            Problem(Code.BODY_TIMEOUT, f"the body was not complete after {self.body_timeout_s:g} seconds")
+            Problem(
+                Code.BODY_TIMEOUT,
+                f"the body was not complete after {self.body_timeout_s:g} seconds (server.body_timeout_s)",
+            )
         )
 
     async def _send(self, send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:

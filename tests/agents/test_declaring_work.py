@@ -119,6 +119,8 @@ def test_completions_are_bounded() -> None:
     assert completions(["x"] * MAX_COMPLETIONS) is not None
     with pytest.raises(WrongShape, match=f"the most is {MAX_COMPLETIONS}"):
         completions(["x"] * (MAX_COMPLETIONS + 1))
+    with pytest.raises(WrongShape, match=r"\[1\] has 4097 characters"):
+        completions(["x" * 4097])
 
 
 # ---- packages -----------------------------------------------------------------------------------------------------
