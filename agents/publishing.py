@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 import apsw
+import structlog
 import trio
 
 from agents.active import ActiveVersions
@@ -31,6 +32,8 @@ from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.run import Script
 from engine.tenant import BoundLimits, Tenant
+
+log = structlog.get_logger("agents.publishing")
 
 Action = Literal["activate", "approve", "deprecate"]
 
@@ -264,9 +267,10 @@ class Publishing(Deciding):
             if undescribed.refused is not None:
                 raise undescribed.refused from None
             if undescribed.lost:
+                log.warning("workers of an upload were lost", tenant=tenant.id, root=package.root, name=package.name)
                 raise Problem(
                     Code.UNAVAILABLE,
-                    "the worker that was asking the script what it is was lost, twice; nothing was changed: try again",
+                    "the worker that loaded the script was lost twice; nothing was changed, try again",
                     retry_after_s=1,
                 ) from None
             what = "" if undescribed.outcome.value == "script_error" else f" ({undescribed.outcome.value})"

@@ -204,22 +204,28 @@ def _sound(message: Any) -> dict[str, Any] | Answer:
         return rpc_answer(400, INVALID_REQUEST, "batches are not supported: send one message")
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         return rpc_answer(400, INVALID_REQUEST, "the body is not a JSON-RPC 2.0 message")
-    if "method" in message:
-        sound = (
-            isinstance(message["method"], str)
-            and len(message["method"]) <= MAX_METHOD
-            and isinstance(message.get("params", {}), dict)
-            and (_id(message) is not None or "id" not in message)
-            and not _is_long(_progress_token(message))
-        )
-    elif "result" in message or "error" in message:
+    flaw = _flaw(message)
+    # An answer's id is that of no request: what is wrong with one is told without it.
+    asked = "method" in message or {"result", "error"}.isdisjoint(message)
+    return message if flaw is None else rpc_answer(400, INVALID_REQUEST, flaw, _id(message) if asked else None)
+
+
+def _flaw(message: Mapping[str, Any]) -> str | None:
+    """What is wrong with a message's own members; None for a message that can be one."""
+    known_id = _id(message) is not None
+    if "method" not in message:
         answers = isinstance(message.get("result"), dict) or _is_error(message.get("error"))
-        if _id(message) is None or not answers:  # an answer: its id is that of no request
-            return rpc_answer(400, INVALID_REQUEST, "the message is malformed")
-        sound = True
-    else:
-        sound = False
-    return message if sound else rpc_answer(400, INVALID_REQUEST, "the message is malformed", _id(message))
+        return None if known_id and answers else "the message is malformed"
+    method = message["method"]
+    if not isinstance(method, str) or len(method) > MAX_METHOD:
+        return f"the message is malformed: method must be a string of at most {MAX_METHOD} characters"
+    if not isinstance(message.get("params", {}), dict):
+        return "the message is malformed: params must be an object"
+    if not known_id and "id" in message:
+        return f"the message is malformed: id must be a whole number or a string of at most {MAX_ID} characters"
+    if _is_long(_progress_token(message)):
+        return f"the message is malformed: params._meta.progressToken has more than {MAX_ID} characters"
+    return None
 
 
 def _is_error(error: Any) -> bool:

@@ -132,7 +132,7 @@ async def test_a_worker_that_is_killed_is_no_authors_fault(project: Project, ope
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(kill_while_it_describes, service, 2, hit)
-                async with problem(Code.UNAVAILABLE, "was lost, twice", "try again"):
+                async with problem(Code.UNAVAILABLE, "was lost twice", "try again"):
                     await publish(service, {**SLOW, "version": "2"}, who=PUBLISHER)
         await publish(service, {**SLOW, "version": "2"})
         assert await system(service) == "slow"
