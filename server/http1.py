@@ -39,7 +39,7 @@ from server.framing import Chunked, FramingError, Sized, find_end, read_head
 from server.logs import report
 from server.places import Phase
 from server.plain import PlainRequest, has_length, read_request, write_answer
-from server.poller import HELD, READ, Poller
+from server.poller import AGAIN, HELD, READ, Poller
 from server.problems import internal, problem_answer
 
 # How much is read from a connection at once.
@@ -442,9 +442,7 @@ class Http1(H11Protocol):
             self._shell.finish(not self.settled)
             return
         self._silent, self._bodiless = True, False
-        self._shell.rest()
-        if self._buffer:
-            self._shell.take(b"")
+        self._shell.rest(bool(self._buffer))
 
     def take_over(self) -> Stream:
         """Have h11 write the answer to a plain request."""
@@ -515,7 +513,8 @@ class Connection:
         self._socket = client
         self._number = client.fileno()
         self._writing = trio.Lock()
-        # What the poller tells. Invariant: HELD only while the application has yet to take what there is of a body.
+        # What the poller tells. Invariant: HELD only while the application has yet to take what there is of a body,
+        # AGAIN only while the next request is here and its turn has not come.
         self._mask = READ
         self._lingered = 0
         # Tasks that answer requests of this connection.
@@ -542,6 +541,9 @@ class Connection:
         """What the poller tells: bytes, or the end."""
         if self.phase is Phase.CLOSING:
             self._linger()
+        elif self._mask == AGAIN:
+            self._watch(READ)
+            self.take(b"")
         elif self._mask == HELD:
             self.leave()
         elif not (data := self._receive()):
@@ -610,11 +612,13 @@ class Connection:
         if phase is not self.phase and not self.closed:
             self._place(self, phase)
 
-    def rest(self) -> None:
-        """Nothing is asked."""
+    def rest(self, pending: bool) -> None:
+        """Nothing is asked; or what is `pending` comes in its turn: requests that were sent at once are as bounded in
+        one turn of the loop as those that come one by one.
+        """
         if not self._over:
             self.place(Phase.IDLE)
-            self._watch(READ)  # the rest of a body that was not taken
+            self._watch(AGAIN if pending else READ)
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

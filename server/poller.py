@@ -15,6 +15,8 @@ import trio
 # What is told of a connection that is read, and of one that is not: its end. Errors and hang-ups are told of both.
 READ = select.EPOLLIN | select.EPOLLRDHUP
 HELD = select.EPOLLRDHUP
+# Told in the next turn, or as soon as something can be sent: of a connection whose next request is here already.
+AGAIN = select.EPOLLOUT
 
 # How much one turn of the event loop may take: events, each of which may start a request of a millisecond or two, and
 # seconds of work on them. What is left comes first in the next turn, as the kernel puts what it told to the end of its
@@ -38,7 +40,7 @@ class Poller:
         self._callbacks[descriptor] = callback
 
     def change(self, descriptor: int, mask: int) -> None:
-        """Tell of `READ`, or only of the end (`HELD`)."""
+        """Tell of `READ`, only of the end (`HELD`), or once more (`AGAIN`)."""
         self._epoll.modify(descriptor, mask)
 
     def remove(self, descriptor: int) -> None:
