@@ -99,6 +99,8 @@ class Bridge:
         self.names = frozenset(self._functions)
         # Told of every call that asked for what was not granted, with its name.
         self.on_denied: Callable[[RunRequest, str], None] | None = None
+        # Passed one by one before large arguments are decoded.
+        self._large = trio.Lock()
         self._decoders = {name: msgspec.msgpack.Decoder(f.arguments) for name, f in self._functions.items()}
         self._rooms = Rooms()
 
@@ -148,6 +150,10 @@ class Bridge:
     async def _answer(
         self, context: HostContext, function: HostFunction, arguments: bytes, hold: Hold | None
     ) -> HostReply:
+        if hold is not None:
+            # One of these a turn of the event loop: 64 calls of one run come at once, and each may take 10 ms.
+            async with self._large:
+                await trio.lowlevel.checkpoint()
         # No name for what was decoded: a handler that waits can let go of it.
         found = await function.handler(
             context,
