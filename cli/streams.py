@@ -1,4 +1,4 @@
-"""Standard input, output and error as commands have them, whatever they are: closed, full, or read by nobody any more.
+"""Standard input, output and error as commands have them, whatever they are: closed, full, or without a reader.
 
 Imports nothing of ours and little else: it is in place before the program is loaded.
 """
@@ -17,7 +17,7 @@ class OutputFailed(OSError):
 
     @property
     def unread(self) -> bool:
-        """Whether whoever read it has seen enough, which is no fault."""
+        """Whether its reader has closed it, which is no fault."""
         return self.errno == errno.EPIPE
 
 

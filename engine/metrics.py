@@ -40,7 +40,8 @@ class Times:
 class Metrics:
     """Figures of one engine. Labels have few values: outcomes, worker states, names of host calls and layers.
 
-    Whoever renders sets `workers`, `queued`, `lag`, `spawned` and `layers` first; the others are kept as things happen.
+    The caller of `render` sets `workers`, `queued`, `lag`, `spawned` and `layers` first; the others are kept as things
+    happen.
     """
 
     def __init__(self) -> None:

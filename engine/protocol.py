@@ -237,7 +237,7 @@ def decode_value(raw: bytes, limits: Limits) -> Any:
 
 
 def decoding(raw: bytes, limits: Limits) -> Generator[None, None, Any]:
-    """`decode_value` for what is within `output_bytes`, in pieces: whoever drives it lets others run between them."""
+    """`decode_value` for what is within `output_bytes`, in pieces, between which the caller lets others run."""
     try:
         values = packed_values(raw, MAX_VALUES + 1)
     except NotPlain:

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 
 import trio
 
-from server.asgi import Exchange, Message, Send
+from server.asgi import PIECE, Exchange, Message, Send
 
 # An answer that is smaller as JSON goes through the SDK, which takes 1 ms for it.
 HELD_BYTES = 64 * 1024
-# What is escaped, or sent, at once: a millisecond.
-PIECE = 1024 * 1024
 
 
 class Held:

@@ -104,7 +104,7 @@ class HttpArguments(msgspec.Struct):
     url: str
     headers: dict[str, str | int | float] | None = None
     params: dict[str, str | int | float | bool] | None = None
-    body: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))  # what it is made of is nobody's before its turn
+    body: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))  # decoded when the call has its turn
     timeout: int | float | None = None
 
 
@@ -470,7 +470,7 @@ def _shown(
         if value is not None and veil:
             plain = orjson.dumps(value)
             if (masked := veil.data(plain)) is not plain:
-                # It was spelled with escapes that nobody needs: neither spelling is handed on.
+                # It was spelled with needless escapes: neither spelling is handed on.
                 shown["body"] = masked
                 value = orjson.loads(masked)
     return shown if value is None else {**shown, "json": value}
