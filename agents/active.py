@@ -222,7 +222,8 @@ class ActiveVersions:
     async def _made_of(self, tenant: str, held: _Held, active: Sequence[ActiveVersion]) -> tuple[dict[int, Made], bool]:
         """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
         folder = self._folder(tenant)
-        if held.mark is None:  # copies of the files of others go
+        # Copies of the files of others go. Where nothing is active all stay: they show that a control store was lost.
+        if active and held.mark is None:
             await trio.to_thread.run_sync(_remove_others, folder, {each.digest for each in active})
         found = {each.n: held.made[each.n] for each in active if each.n in held.made and _has_files(held.made[each.n])}
         complete = True
