@@ -40,13 +40,16 @@ from engine.errors import Code, Problem
 from engine.redaction import NOTHING_SECRET
 from engine.run import Script
 from engine.tenant import Tenant
+from sandbox.limits import MIB
 
 log = structlog.get_logger("agents.active")
 
 # How often somebody who listens is told of what other processes published; whoever calls sees it at once.
 LOOK_EVERY_S = 0.2
-# Of tenants that nobody asks for at the moment, this much is kept at hand: scripts in bytes, and tenants at all.
-KEPT_BYTES = 64 * 1024 * 1024
+# Of tenants without a request under way, this much is kept: scripts in bytes, and tenants at all. Tenants with more
+# than a share of the bytes make room first, so that a few large ones do not evict every small one.
+KEPT_BYTES = 64 * MIB
+SHARE_BYTES = KEPT_BYTES // 16
 KEPT_TENANTS = 2_000
 # Of versions that are made what is called, as many are read at a time.
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -177,7 +180,7 @@ class ActiveVersions:
         held.holders += 1
         try:
             if held.generation != self._control.generation() or held.mark is None:
-                await self._renew(tenant.id, held)
+                await self._renew(tenant.id, held, asked=True)
         except BaseException:
             self._release(held)
             raise
@@ -187,15 +190,17 @@ class ActiveVersions:
         held.holders -= 1
         if self._size <= KEPT_BYTES and len(self._held) <= KEPT_TENANTS:
             return
-        for tenant, other in list(self._held.items()):
+        idle = [(tenant, other) for tenant, other in self._held.items() if not other.holders]
+        for tenant, other in sorted(idle, key=lambda each: each[1].size <= SHARE_BYTES):
             if self._size <= KEPT_BYTES and len(self._held) <= KEPT_TENANTS:
                 return
-            if not other.holders:
+            if self._size <= KEPT_BYTES or other.size:
                 del self._held[tenant]
                 self._size -= other.size
                 self._registry.publish(tenant, EMPTY)
 
-    async def _renew(self, tenant: str, held: _Held) -> None:
+    async def _renew(self, tenant: str, held: _Held, *, asked: bool = False) -> None:
+        """Read what is active. With `asked`, raises Problem quota_exceeded where the tenant has no CPU time left."""
         async with held.renewing:
             generation = self._control.generation()
             if held.mark is not None and held.generation == generation:
@@ -207,7 +212,7 @@ class ActiveVersions:
 
             mark, active = await self._control.read(look)
             if mark != held.mark:
-                made, complete = await self._made_of(tenant, held, active)
+                made, complete = await self._made_of(tenant, held, active, asked)
                 published = _published_set(active, made)
                 if self._held.get(tenant) is not held:
                     return  # it was put away meanwhile; whoever needs it reads it again
@@ -219,7 +224,9 @@ class ActiveVersions:
                     self._tell(tenant, before, published)
             held.generation = generation
 
-    async def _made_of(self, tenant: str, held: _Held, active: Sequence[ActiveVersion]) -> tuple[dict[int, Made], bool]:
+    async def _made_of(
+        self, tenant: str, held: _Held, active: Sequence[ActiveVersion], asked: bool
+    ) -> tuple[dict[int, Made], bool]:
         """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
         folder = self._folder(tenant)
         # Copies of the files of others go. Where nothing is active all stay: they show that a control store was lost.
@@ -227,9 +234,14 @@ class ActiveVersions:
             await trio.to_thread.run_sync(_remove_others, folder, {each.digest for each in active})
         found = {each.n: held.made[each.n] for each in active if each.n in held.made and _has_files(held.made[each.n])}
         complete = True
-        for batch in _batches([each for each in active if each.n not in found]):
+        missing = [each for each in active if each.n not in found]
+        if asked and missing:
+            with self._engine.work_for(held.tenant):  # refused before the work where the tenant's share is used up
+                pass
+        for batch in _batches(missing):
             numbers = [each.n for each in batch]
-            kept = await self._control.read(partial(versions.kept, tenant=tenant, numbers=numbers))
+            unwritten = await trio.to_thread.run_sync(_without_files, folder, batch)
+            kept = await self._control.read(partial(versions.kept, tenant=tenant, numbers=numbers, whole=unwritten))
             making = partial(_make_all, self._engine, folder, tenant, batch, kept)
             made, whole, cpu_s = await trio.to_thread.run_sync(making)
             self._engine.charge(held.tenant, cpu_s)
@@ -288,7 +300,7 @@ def _make_all(
         if each.n not in kept:
             continue  # gone since it was listed
         try:
-            package = restored(each.name, each.version, kept[each.n].content)
+            package = restored(each.name, each.version, each.digest, kept[each.n].content, partial=kept[each.n].partial)
             _put_files(folder, package)
             found[each.n] = _made(engine, folder, package, kept[each.n].said, compiles=True)
         except OSError as error:
@@ -389,7 +401,12 @@ def _script(engine: Engine, package: Package, allowed: tuple[str, ...]) -> LuaSc
 
 def _files_of(folder: Path, package: Package) -> Path | None:
     """Where the package's files are, for a script that has any beside itself."""
-    return folder / package.digest if package.data else None
+    return folder / package.digest if package.has_data else None
+
+
+def _without_files(folder: Path, active: Sequence[ActiveVersion]) -> list[str]:
+    """The digests of those whose files are not there."""
+    return sorted({each.digest for each in active if not (folder / each.digest).is_dir()})
 
 
 def _put_files(folder: Path, package: Package) -> bool:
@@ -398,8 +415,10 @@ def _put_files(folder: Path, package: Package) -> bool:
     Raises OSError.
     """
     target = folder / package.digest
-    if not package.data or target.is_dir():
+    if not package.has_data or target.is_dir():
         return False
+    if package.partial:
+        raise FileNotFoundError(f"{target} was removed meanwhile")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     begun = folder / f".{package.digest}.{uuid4().hex}"
     try:

@@ -30,6 +30,9 @@ MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 200
 MAX_DEPTH = 8
 MAX_ARGUMENTS = 64
+# Of every active version it is in memory, decoded: a list takes 64 bytes there, and three as JSON.
+MAX_CONFIG_BYTES = 64 * 1024
+MAX_CONFIG_VALUES = 1_024
 
 _KEYS = ("name", "version", "kind", "main", "files", "tools", "arguments", "grants", "config")
 # Agents' kinds; a tool is a script.
@@ -42,7 +45,7 @@ _LUA_BYTECODE = "\x1bLua"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A manifest that was checked. `files` are texts by path, the script `main` among them.
+    """A manifest that was checked. `files` are texts by path, the script `main` among them; with `partial`, it alone.
 
     `tools` narrows the list that the script declares, `arguments` stands in place of those that it declares; None
     where the manifest does not say.
@@ -59,24 +62,37 @@ class Package:
     grants: Grants
     config: Mapping[str, Any]
 
-    # Everything that the version is, in one spelling, without the name and version that it is published under; and its
-    # SHA-256, equal for equal packages, whatever they are called. Made once: it takes 10 ms a megabyte.
+    # SHA-256 of the content, equal for equal packages, whatever they are called.
+    digest: str = field(default="", compare=False)
+    partial: bool = field(default=False, compare=False)
+    # Everything that the version is, in one spelling, without the name and version that it is published under. Made
+    # once, when a package is uploaded: it takes 10 ms a megabyte. Empty of one that was restored.
     content: bytes = field(init=False, repr=False, compare=False)
-    digest: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        content = self._content()
+        content = b"" if self.digest else self._content(self.files)
         object.__setattr__(self, "content", content)
-        object.__setattr__(self, "digest", hashlib.sha256(content).hexdigest())
+        if not self.digest:
+            object.__setattr__(self, "digest", hashlib.sha256(content).hexdigest())
 
-    def _content(self) -> bytes:
+    @property
+    def head(self) -> bytes | None:
+        """The content without the files beside the script: what it takes to call it. None where there are none."""
+        return self._content({self.main: self.files[self.main]}) if len(self.files) > 1 else None
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there are files beside the script, for it to read."""
+        return self.partial or len(self.files) > 1
+
+    def _content(self, files: Mapping[str, str]) -> bytes:
         arguments = None if self.arguments is None else [argument.model_dump() for argument in self.arguments]
         return json.dumps(
             {
                 "root": self.root,
                 "kind": self.kind,
                 "main": self.main,
-                "files": dict(self.files),
+                "files": dict(files),
                 "tools": self.tools,
                 "arguments": arguments,
                 "grants": self.grants.as_json(),
@@ -93,20 +109,23 @@ class Package:
         """The script."""
         return self.files[self.main].encode()
 
-    @property
-    def data(self) -> dict[str, str]:
-        """The files beside the script."""
-        return {path: text for path, text in self.files.items() if path != self.main}
+
+def restored(name: str, version: str, digest: str, kept: bytes, *, partial: bool = False) -> Package:
+    """The package of which this is the `content`, or with `partial` the `head`, as it was published.
+
+    Takes 5 ms of CPU a megabyte.
+    """
+    said = json.loads(kept)
+    return parse_package(said.pop("root"), name, {"version": version, **said}, digest=digest, partial=partial)
 
 
-def restored(name: str, version: str, content: bytes) -> Package:
-    """The package of which this is the `content`, under the name and version that it was published as."""
-    said = json.loads(content)
-    return parse_package(said.pop("root"), name, {"version": version, **said})
+def parse_package(
+    root: Root, name: str, body: Mapping[str, Any], *, digest: str = "", partial: bool = False
+) -> Package:
+    """The package in an upload for this name. Raises Problem: bad_request, too_large, conflict (a builtin's name).
 
-
-def parse_package(root: Root, name: str, body: Mapping[str, Any]) -> Package:
-    """The package in an upload for this name. Raises Problem: bad_request, too_large, conflict (a builtin's name)."""
+    `digest` is that of the content where it is known.
+    """
     check_name(root, name)
     for key in body:
         if key not in _KEYS:
@@ -134,6 +153,8 @@ def parse_package(root: Root, name: str, body: Mapping[str, Any]) -> Package:
         arguments=_arguments(body.get("arguments")),
         grants=parse_grants(body.get("grants")),
         config=_config(body.get("config")),
+        digest=digest,
+        partial=partial,
     )
 
 
@@ -279,7 +300,25 @@ def _config(given: Any) -> dict[str, Any]:
         return {}
     if not isinstance(given, dict):
         raise _bad("config must be an object")
+    text = json.dumps(given).encode()
+    if len(text) > MAX_CONFIG_BYTES:
+        raise _bad(f"config takes {len(text)} bytes as JSON; the most is {MAX_CONFIG_BYTES}: put data into files")
+    if (count := _values(given)) > MAX_CONFIG_VALUES:
+        raise _bad(f"config has {count} values; the most is {MAX_CONFIG_VALUES}: put data into files")
     return dict(given)
+
+
+def _values(given: Any) -> int:
+    """How many values JSON data has, itself among them."""
+    count, pending = 0, [given]
+    while pending:
+        value = pending.pop()
+        count += 1
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+    return count
 
 
 # Of a `toml` package. The parser is Python and takes 0.2 us a character, and more for dotted names: their time

@@ -204,7 +204,7 @@ class Publishing(Deciding):
             await self._refused(tenant, who, action, target, problem)
         new = NewVersion(
             root=root, name=name, version=package.version, digest=package.digest, content=package.content,
-            grants=package.grants, said=said, at=self._clock(), by=who.actor,
+            head=package.head, grants=package.grants, said=said, at=self._clock(), by=who.actor,
         )  # fmt: skip
         free, room = self._free(tenant), self._engine.room_for(tenant)
         documents = await self._documents(tenant.id) if room is not None else 0

@@ -132,7 +132,7 @@ async def fill(folder: Path, tenants: int, agents: int) -> str:
                 for agent in range(agents):
                     package = _package(f"{tenant} {agent}")
                     digest = f"{number:032x}{agent:032x}"
-                    new = NewVersion("agent", f"agent-{agent}", "1", digest, package, Grants(), said, now, "cli")
+                    new = NewVersion("agent", f"agent-{agent}", "1", digest, package, None, Grants(), said, now, "cli")
                     versions.add(db, tenant, new, Grants(), max_bytes=None, besides=0)
 
         await control.write(insert)

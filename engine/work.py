@@ -108,7 +108,8 @@ WORK: dict[str, WorkSpec] = {
         WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
-            "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread",
+            "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "
+            "tenant's active scripts together",
             "the tenant's CPU seconds",
         ),
     )

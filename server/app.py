@@ -26,6 +26,7 @@ from server.guard import Guard
 from server.logs import log
 from server.mcp_http import Mcp
 from server.problems import problem_answer
+from server.process import prepare_process
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -171,6 +172,7 @@ async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -
     everything is open. What it raises before that comes out, except Refused, which is told here.
     """
     logs.configure()
+    prepare_process()
     signals = _Signals()
     stop, serving = signals.stop, signals.serving
     status = 0

@@ -41,11 +41,15 @@ CREATE TABLE IF NOT EXISTS audit(
 CREATE INDEX IF NOT EXISTS audit_by_tenant ON audit(tenant, n);
 """
 
-# `n` is the order of publication; a package's content is kept once, however many versions have it.
+# `n` is the order of publication; a package's content is kept once, however many versions have it. Where it has files
+# beside its script, its head is all but those: what is read to call it, however large they are.
 _VERSIONS = """
 CREATE TABLE IF NOT EXISTS packages(
     tenant TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY(tenant, digest)
+);
+CREATE TABLE IF NOT EXISTS heads(
+    tenant TEXT NOT NULL, digest TEXT NOT NULL, head BLOB NOT NULL, PRIMARY KEY(tenant, digest)
 );
 CREATE TABLE IF NOT EXISTS versions(
     n INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, root TEXT NOT NULL, name TEXT NOT NULL,

@@ -5,7 +5,7 @@ approved, active or deprecated. At most one version of a name is active: the ind
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,13 @@ from engine.control.grants import Grants, beyond, beyond_of, joined, parse_grant
 from engine.control.records import shown_time
 from engine.control.tables import rows
 from engine.errors import Code, LimitUse, Problem
+from sandbox.limits import MIB
 
 # Of one tenant, and of one name: a flood of uploads ends here, whatever else bounds it.
 MAX_NAMES = 1_000
 MAX_VERSIONS = 1_000
+# What of one tenant is active together, in bytes: it is read, parsed and kept in memory together.
+MAX_ACTIVE_BYTES = 32 * MIB
 
 _VERSION = (
     "v.root, v.name, v.version, v.digest, p.size, v.grants, v.published_at, v.published_by, v.approved_by, v.active, "
@@ -27,6 +30,9 @@ _VERSION = (
 # Not length(): that reads and counts the characters of every text, and this the header of its row.
 _SAID_BYTES = "octet_length(said) + octet_length(grants)"
 _JOINED = "versions v JOIN packages p ON p.tenant = v.tenant AND p.digest = v.digest"
+_WITH_HEADS = f"{_JOINED} LEFT JOIN heads h ON h.tenant = v.tenant AND h.digest = v.digest"
+# What is read and kept of a version to call it. A package that was published before heads were kept counts whole.
+_ACTIVE_BYTES = f"coalesce(octet_length(h.head), p.size) + {_SAID_BYTES}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +71,17 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A version to be kept. `said` is what the script says of itself, as JSON, so that it need not be asked again."""
+    """A version to be kept. `said` is what the script says of itself, as JSON, so that it need not be asked again.
+
+    `head` is the content without the files beside the script, None where there are none.
+    """
 
     root: str
     name: str
     version: str
     digest: str
     content: bytes
+    head: bytes | None
     grants: Grants
     said: Any
     at: float
@@ -89,7 +99,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class ActiveVersion:
-    """An active version. No other one ever has its number `n`; `size` counts all that is kept of it, in bytes."""
+    """An active version. No other one ever has its number `n`; `size` is what it takes to call it, in bytes."""
 
     n: int
     root: str
@@ -101,9 +111,10 @@ class ActiveVersion:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a version: everything that it takes to call it."""
+    """What is kept of a version: everything that it takes to call it. `partial` says that its `content` is the head."""
 
     content: bytes
+    partial: bool
     said: Any
 
 
@@ -182,6 +193,11 @@ def add(
         "INSERT INTO packages(tenant, digest, size, content) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (tenant, new.digest, len(new.content), new.content),
     )
+    if new.head is not None:
+        db.execute(
+            "INSERT INTO heads(tenant, digest, head) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            (tenant, new.digest, new.head),
+        )
     asked = beyond(new.grants, joined((free, approved(db, tenant, new.root, new.name))))
     db.execute(
         "INSERT INTO versions(tenant, root, name, version, digest, grants, said, published_at, published_by, "
@@ -230,20 +246,27 @@ def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
     """Every active version of a tenant, tools before agents, in the order of their names."""
     found = rows(
         db,
-        f"SELECT v.n, v.root, v.name, v.version, v.digest, p.size + {_SAID_BYTES} FROM {_JOINED} "
+        f"SELECT v.n, v.root, v.name, v.version, v.digest, {_ACTIVE_BYTES} FROM {_WITH_HEADS} "
         "WHERE v.tenant = ? AND v.active ORDER BY v.root DESC, v.name",
         (tenant,),
     )
     return [ActiveVersion(*row) for row in found]
 
 
-def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int]) -> dict[int, Kept]:
-    """What is kept of these versions of the tenant's, as far as they are there."""
-    marks = ", ".join("?" * len(numbers))
+def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collection[str]) -> dict[int, Kept]:
+    """What is kept of these versions of the tenant's, as far as they are there.
+
+    Of the digests in `whole`, with the files beside the script.
+    """
+    wanted, digests = (", ".join("?" * len(each)) for each in (numbers, whole))
     found = rows(
-        db, f"SELECT v.n, p.content, v.said FROM {_JOINED} WHERE v.tenant = ? AND v.n IN ({marks})", (tenant, *numbers)
+        db,
+        f"SELECT v.n, CASE WHEN v.digest IN ({digests}) THEN NULL ELSE h.head END AS first, "
+        f"CASE WHEN h.head IS NULL OR v.digest IN ({digests}) THEN p.content END, v.said "
+        f"FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.n IN ({wanted})",
+        (*whole, *whole, tenant, *numbers),
     )
-    return {n: Kept(content, json.loads(said)) for n, content, said in found}
+    return {n: Kept(head or content, head is not None, json.loads(said)) for n, head, content, said in found}
 
 
 def mark(db: apsw.Connection, tenant: str) -> str:
@@ -264,8 +287,9 @@ def has_content(db: apsw.Connection, tenant: str, digest: str) -> bool:
 def stored_bytes(db: apsw.Connection, tenant: str) -> int:
     """How much the tenant's packages take, with what their scripts say of themselves, which each version keeps."""
     packages = "SELECT coalesce(sum(size), 0) FROM packages WHERE tenant = ?"
+    heads = "SELECT coalesce(sum(octet_length(head)), 0) FROM heads WHERE tenant = ?"
     said = f"SELECT coalesce(sum({_SAID_BYTES}), 0) FROM versions WHERE tenant = ?"
-    return _count(db, packages, (tenant,)) + _count(db, said, (tenant,))
+    return sum(_count(db, each, (tenant,)) for each in (packages, heads, said))
 
 
 def _switch(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> None:
@@ -276,6 +300,16 @@ def _switch(db: apsw.Connection, tenant: str, root: str, name: str, version: str
         "UPDATE versions SET active = 1 WHERE tenant = ? AND root = ? AND name = ? AND version = ?",
         (tenant, root, name, version),
     )
+    used = _count(
+        db, f"SELECT coalesce(sum({_ACTIVE_BYTES}), 0) FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.active", (tenant,)
+    )
+    if used > MAX_ACTIVE_BYTES:
+        raise Problem(
+            Code.QUOTA_EXCEEDED,
+            f"with version {version} of the {root} '{name}', the scripts that are active take {used} bytes; the most "
+            f"is {MAX_ACTIVE_BYTES}; deprecate others",
+            limit=LimitUse("published", MAX_ACTIVE_BYTES, used, "bytes", "engine"),
+        )
 
 
 def _require_alive(version: Version) -> None:
@@ -318,7 +352,7 @@ def _require_room(
             f"the tenant has {used} {what}; the limit is {bound}",
             limit=LimitUse("published", bound, used, "count", "engine"),
         )
-    content = 0 if has_content(db, tenant, new.digest) else len(new.content)
+    content = 0 if has_content(db, tenant, new.digest) else len(new.content) + len(new.head or b"")
     size = stored_bytes(db, tenant) + besides + content + sum(map(len, texts))
     if max_bytes is not None and size > max_bytes:
         raise Problem(

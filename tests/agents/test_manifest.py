@@ -88,7 +88,7 @@ def test_paths_that_are_one_on_some_machine_are_refused(one: str, other: str) ->
 
 def test_files_in_one_folder_and_its_neighbours_are_fine() -> None:
     parsed = parse_package("agent", "helper", files("data/a.md", "data/b.md", "data/deep/a.md", "date.md", "übung.md"))
-    assert set(parsed.data) == {"data/a.md", "data/b.md", "data/deep/a.md", "date.md", "übung.md"}
+    assert set(parsed.files) - {parsed.main} == {"data/a.md", "data/b.md", "data/deep/a.md", "date.md", "übung.md"}
 
 
 @given(st.text(max_size=40))
@@ -131,6 +131,8 @@ MANIFESTS: dict[str, tuple[dict[str, Any], Code, str]] = {
     "arguments of no shape": ({"arguments": [{"description": "x"}]}, Code.BAD_REQUEST, "arguments[0].name"),
     "two arguments": ({"arguments": [{"name": "a"}, {"name": "a"}]}, Code.BAD_REQUEST, "two have one name"),
     "config of no shape": ({"config": []}, Code.BAD_REQUEST, "config must be an object"),
+    "config of many bytes": ({"config": {"a": "x" * 65_530}}, Code.BAD_REQUEST, "config takes 65539 bytes"),
+    "config of many values": ({"config": {"a": [[]] * 1_023}}, Code.BAD_REQUEST, "config has 1025 values"),
     "grants of no shape": ({"grants": []}, Code.BAD_REQUEST, "grants must be an object"),
     "unknown grants": ({"grants": {"host": []}}, Code.BAD_REQUEST, "did you mean 'hosts'?"),
     "a host that is none": ({"grants": {"hosts": ["https://x"]}}, Code.BAD_REQUEST, "grants.hosts: expected a host"),
@@ -189,7 +191,7 @@ def test_what_was_kept_of_a_package_is_the_package() -> None:
         grants={"hosts": ["B.example", "[::1]:80"], "limits": {"timeout_s": 60}, "tools": ["t"]},
     )  # fmt: skip
     first = parse_package("agent", "helper", body)
-    again = restored("helper", "1", first.content)
+    again = restored("helper", "1", first.digest, first.content)
     assert again == first
     assert again.digest == first.digest
     assert json.loads(first.content)["grants"]["hosts"] == ["[::1]:80", "b.example"]

@@ -1,5 +1,6 @@
 """What an upload costs others and what it is counted as; and faults that are no author's."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -14,8 +15,9 @@ from test_publishing import publish, system
 import agents.active
 from agents.service import Service
 from engine.control import versions
-from engine.errors import Code
-from engine.tenant import DEFAULT_TENANT
+from engine.control.files import packages_path
+from engine.errors import Code, Problem
+from engine.tenant import DEFAULT_TENANT, Tenant
 from engine.worker import Worker
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -73,6 +75,107 @@ async def test_many_versions_are_read_in_parts_and_every_one_is_there(
     async with opened() as service:
         assert [await system(service, f"agent{n}") for n in range(10)] == [f"says {n} for you" for n in range(10)]
     assert parts == [4, 4, 2]
+
+
+READS = package(
+    files={"main.lua": "agent = {} function agent.resolve() return { system = fs.read('big.md'):sub(1, 3) } end",
+           "big.md": "big" * 100_000}
+)  # fmt: skip
+
+
+async def test_files_beside_a_script_are_not_read_again_to_call_it(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.configure("[tenants]\nenabled = true\n")
+    read: list[tuple[int, bool]] = []
+    really = agents.active.restored
+
+    def noting(name: str, version: str, digest: str, kept: bytes, *, partial: bool = False) -> Any:
+        read.append((len(kept), partial))
+        return really(name, version, digest, kept, partial=partial)
+
+    monkeypatch.setattr(agents.active, "restored", noting)
+    async with opened() as service:
+        await publish(service, READS)
+        folder = packages_path(service.loaded.config.db.path, "default")
+    assert await _called_after_a_restart(opened) == "big"
+    (size, partial), *more = read
+    assert (partial, more) == (True, [])
+    assert size < 1_000
+    # The copies are no more than that: without them the whole package is read, and they are there again.
+    read.clear()
+    shutil.rmtree(folder)
+    assert await _called_after_a_restart(opened) == "big"
+    assert [(size > 300_000, partial) for size, partial in read] == [(True, False)]
+    read.clear()
+    assert await _called_after_a_restart(opened) == "big"
+    assert [partial for _, partial in read] == [True]
+
+
+async def _called_after_a_restart(opened: Open) -> str:
+    async with opened() as service:
+        return await system(service)
+
+
+async def test_a_package_that_was_kept_without_a_head_is_read_whole(project: Project, opened: Open) -> None:
+    project.configure()
+    async with opened() as service:
+        await publish(service, READS)
+        await service.control.write(lambda db: db.execute("DELETE FROM heads"))
+    assert await _called_after_a_restart(opened) == "big"
+
+
+async def test_scripts_that_are_active_together_have_a_bound_in_bytes(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "MAX_ACTIVE_BYTES", 10_000)
+    project.configure()
+    async with opened() as service:
+        await publish(service, READS, "reader")  # of 300 KB, of which a few hundred bytes are active
+        await publish(service, package("x" * 2_000), "first")
+        async with problem(Code.QUOTA_EXCEEDED, "the scripts that are active take"):
+            await publish(service, package("x" * 2_000), "second")
+        async with problem(Code.QUOTA_EXCEEDED, "the scripts that are active take"):
+            await publish(service, package("x" * 4_000, "2"), "first")
+        assert await system(service, "first") == "x" * 2_000 + " for you"
+        with pytest.raises(Problem, match="no version of an agent 'second'"):
+            await service.publishing.history(DEFAULT_TENANT, PUBLISHER, "agent", "second")
+        await service.publishing.change(DEFAULT_TENANT, PUBLISHER, "agent", "first", "1", "deprecate")
+        await publish(service, package("x" * 2_000), "second")
+        assert await system(service, "second") == "x" * 2_000 + " for you"
+
+
+async def test_tenants_with_large_scripts_make_room_before_those_with_small_ones(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents.active, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(agents.active, "SHARE_BYTES", 2_000)
+    project.configure("[tenants]\nenabled = true\n")
+    async with opened() as service:
+        for name in ("small", "large", "larger"):
+            await service.control.create_tenant(name, actor="cli")
+            await publish(service, package("x" * (6_000 if name != "small" else 100)), tenant=Tenant(name))
+        assert (await system(service, tenant=Tenant("small"))).startswith("xxx")
+        for _ in range(2):
+            for name in ("large", "larger"):
+                assert (await system(service, tenant=Tenant(name))).startswith("xxx")
+                assert service.registry.agents("small") != []
+                assert service.registry.agents("large" if name == "larger" else "larger") == []
+
+
+async def test_a_tenant_without_cpu_time_left_has_nothing_read_and_others_have(project: Project, opened: Open) -> None:
+    acme, other = Tenant("acme"), Tenant("other")
+    project.configure("[tenants]\nenabled = true\n")
+    async with opened() as service:
+        for tenant in (acme, other):
+            await service.control.create_tenant(tenant.id, actor="cli")
+            await publish(service, package(), tenant=tenant)
+    async with opened() as service:
+        service.engine.charge(acme, 1_000)
+        async with problem(Code.QUOTA_EXCEEDED, "cpu_seconds_per_minute"), service.at_hand(acme):
+            pass
+        assert service.registry.agents("acme") == []
+        assert await system(service, tenant=other) == "one for you"
 
 
 async def test_what_scripts_say_of_themselves_is_counted_as_stored(project: Project, opened: Open) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 import psutil
 import trio
-from mcp_soak import LEFT_OVER, grown
+from machine import slowness
+from mcp_soak import LEFT_OVER
 from supervisor import answers, declarations, frames, requests, uploads
 from supervisor.attack import Ask, Attack, Place, Plan, message, post, upload
 from supervisor.driver import OPERATOR, SECRET, Hung, Target, outcome, target
@@ -32,6 +33,7 @@ from benchmarks.client import Client, Failed
 from benchmarks.figures import percentile
 from engine.work import LOOP_S
 
+LEFT = (*LEFT_OVER, "workers beyond their bound")
 MINUTES = 30.0
 WARM_UP_S = 10.0
 HOSTILE_SHARE = 0.2
@@ -70,7 +72,10 @@ BENIGN: tuple[Ask, ...] = (
 
 @dataclass(slots=True)
 class Figures:
-    """What a soak saw. Times in seconds, memory in bytes; each of `lags` is the longest of one second, in CPU time."""
+    """What a soak saw. Times in seconds, memory in bytes.
+
+    Each of `lags` is the longest of one second, in CPU time as it would be on the reference machine.
+    """
 
     answers: Counter[str] = field(default_factory=Counter)
     attacks: Counter[str] = field(default_factory=Counter)
@@ -200,13 +205,14 @@ class Soak:
         """Once a second, for how long the loop was kept: the supervisor's own CPU time. Cancelled, it would leave an
         answer behind for whoever looks next.
         """
+        await self._server.look("s")  # forgets what was before
         while not stop.is_set():
+            await trio.sleep(1)
             told = await self._server.look("s")
-            kept = max(told["kept_s"], told["held_s"])
+            kept = max(told["kept_s"], told["held_s"]) / slowness()
             self.figures.lags.append(kept)
             if kept > self.figures.longest[0]:
                 self.figures.longest = kept, ", ".join(sorted(self._under_way))
-            await trio.sleep(1)
 
     async def settled(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the server says of itself once nothing is left over that was not there before, or it takes too long."""
@@ -214,7 +220,7 @@ class Soak:
         with trio.move_on_after(QUIET_S):
             while True:
                 last, state = state, await self._server.look("l")
-                if not grown(before or last or dict.fromkeys(LEFT_OVER, 0), state):
+                if not more(before or last or dict.fromkeys(LEFT, 0), state):
                     return state
                 await trio.sleep(0.5)
         return state
@@ -273,6 +279,11 @@ async def soak(minutes: float, *, seed: int = 1, attacks: list[Attack] | None = 
     return figures
 
 
+def more(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Of what there is more than before."""
+    return [key for key in LEFT if after[key] > before[key]]
+
+
 def problems(figures: Figures) -> list[str]:
     """What a soak must not show."""
     found = [f"{len(figures.failed)} calls of others failed, such as {figures.failed[0]}"] if figures.failed else []
@@ -281,11 +292,11 @@ def problems(figures: Figures) -> list[str]:
             f"/health took {figures.health_p99_s * 1e3:.0f} ms at the 99th percentile, and the supervisor itself kept "
             f"the loop for {figures.lag_p99_s * 1e3:.0f} ms"
         )
-    if left := grown(figures.before, figures.after):
+    if left := more(figures.before, figures.after):
         found += [f"{key} left over: {figures.before[key]}, {figures.after[key]}" for key in left]
     if "tasks" in left:
-        more = Counter(figures.after.get("names", ())) - Counter(figures.before.get("names", ()))
-        found.append(f"tasks that were not there before: {', '.join(more.elements())}")
+        new = Counter(figures.after.get("names", ())) - Counter(figures.before.get("names", ()))
+        found.append(f"tasks that were not there before: {', '.join(new.elements())}")
     if figures.after["memory"] > REST * figures.before["memory"]:
         found.append(f"memory at rest was {figures.before['memory']} and is {figures.after['memory']} bytes")
     if figures.status != 0:
@@ -313,7 +324,7 @@ def report(figures: Figures) -> str:
             f"p99 {ms(figures.health_p99_s * 1e3)} ms, worst {ms(max(pings) * 1e3)} ms",
             f"the supervisor kept the loop, of each second the longest: p99 {ms(figures.lag_p99_s * 1e3)} ms of CPU, "
             f"worst {ms(figures.longest[0] * 1e3)} ms ({figures.longest[1] or 'nothing'})",
-            *(f"{key} at rest: {figures.before[key]}, {figures.after[key]}" for key in LEFT_OVER),
+            *(f"{key} at rest: {figures.before[key]}, {figures.after[key]}" for key in LEFT),
             f"memory at rest, MiB: {', '.join(rest)}",
         )
     )

@@ -38,7 +38,7 @@ async def test_a_short_soak_over_http_fails_nobody_who_behaves_and_leaves_nothin
 
 
 def test_a_soak_over_http_reports_what_it_must_not_show() -> None:
-    rest = {"tasks": 20, "descriptors": 30, "processes": 6, "memory": 100}
+    rest = {"tasks": 20, "descriptors": 30, "processes": 6, "workers beyond their bound": 0, "memory": 100}
     figures = http_soak.Figures(before=rest, after={**rest, "tasks": 21, "memory": 200}, status=0)
     figures.failed.append("steady-1 GET /limits: 429")
     figures.pings, figures.lags = [0.001] * 90 + [0.2] * 10, [0.0] * 90 + [0.2] * 10

@@ -25,6 +25,8 @@ from agents.service import open_service
 from engine import zygote
 from engine.config import load_config
 from engine.lag import LoopWatch
+from engine.pool import Pool
+from engine.room import FILES_A_WORKER
 from server.app import run_server
 from supervisor.frames import FRAMES
 
@@ -76,6 +78,7 @@ class Eye:
 
     def __init__(self) -> None:
         self.watch: LoopWatch | None = None
+        self.pool: Pool | None = None
         self._probe: Probe | None = None
         self._cpu = self._all = self._resident = 0.0
 
@@ -128,12 +131,15 @@ class Eye:
 
     def _left(self) -> dict[str, Any]:
         gc.collect()  # what waits for the collector is not left over
-        me = psutil.Process()
+        assert self.pool is not None
+        me, workers = psutil.Process(), len(self.pool.live())
+        # How many workers are idle depends on what came last, and has a bound. All else is counted without them.
         return {
             "tasks": trio.lowlevel.current_statistics().tasks_living,
             "names": task_names(),
-            "descriptors": me.num_fds(),
-            "processes": len(me.children(recursive=True)),
+            "descriptors": me.num_fds() - FILES_A_WORKER * workers,
+            "processes": len(me.children(recursive=True)) - workers,
+            "workers beyond their bound": max(0, workers - self.pool.settings.at_most),
             "memory": me.memory_info().rss,
         }
 
@@ -146,7 +152,7 @@ async def serve(folder: Path) -> int:
     @asynccontextmanager
     async def opener(loaded: Any) -> Any:
         async with open_service(loaded) as service:
-            eye.watch = service.engine.loop
+            eye.watch, eye.pool = service.engine.loop, service.engine._pool
             yield service
 
     with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as listening:
