@@ -340,7 +340,7 @@ _TOML_TEXTS = re.compile(
 def _check_toml(path: str, source: str) -> None:
     """Raises Problem for what takes the parser long."""
     if len(source.encode()) > MAX_TOML_BYTES:
-        raise Problem(Code.TOO_LARGE, f"{path} is larger than {MAX_TOML_BYTES} bytes")
+        raise Problem(Code.TOO_LARGE, f"{path} is larger than {MAX_TOML_BYTES} bytes, the most for an agent in TOML")
     if (escapes := source.count("\\")) > _MAX_TOML_ESCAPES:
         raise _bad(f"{path}: has {escapes} backslashes; the most is {_MAX_TOML_ESCAPES}")
     structure = _TOML_TEXTS.sub("", source)

@@ -203,7 +203,7 @@ class Pool:
         return worker
 
     async def _current_zygote(self) -> Zygote:
-        """The zygote, or a new one when it has ended or forked enough. An old one ends with its last worker."""
+        """The zygote, or a new one when it has ended or forked enough. An old one ends with its last leased worker."""
         async with self._renewing:
             zygote = self._zygote
             if zygote is None or zygote.lost.is_set() or zygote.forks >= self.settings.forks_per_zygote:
@@ -212,6 +212,9 @@ class Pool:
                     zygote.retire()
                 for worker in [w for w in self._pristine if w.zygote is zygote]:
                     self._pristine.remove(worker)
+                    self._retire(worker)
+                for worker in [w for w in self._idle.values() if w.zygote is zygote]:
+                    del self._idle[worker.serial]
                     self._retire(worker)
                 self._refill.set()  # also when it is for a lease that the zygote was replaced
             assert self._zygote is not None

@@ -113,8 +113,18 @@ def _parsed(raw: bytes) -> Any:
     except ValueError as error:
         if "memory" in str(error):  # a right document, for which orjson got no buffer
             raise no_memory() from None
+        if not _is_utf8(raw):
+            _bad("the body is not UTF-8")
         where = _POSITION.search(str(error))
         _bad(f"the body is not JSON (line {where[1]}, column {where[2]})" if where else "the body is not JSON")
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _require_memory(raw: bytes, max_values: int) -> None:

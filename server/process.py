@@ -1,6 +1,7 @@
-"""What a server sets for its process: how the interpreter's threads take turns, and where malloc gets memory."""
+"""What a server sets for its process: turns of threads, collections of cycles, and where malloc gets memory."""
 
 import ctypes
+import gc
 import sys
 from contextlib import suppress
 
@@ -13,11 +14,17 @@ SWITCH_S = 0.0005
 # twice its memory at rest, with this 1.4 times, with 4 MiB 1.7 to 2.1 times.
 MAPPED_BYTES = 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+# A full collection looks at every container that requests hold: 95 ms of the event loop beside six bodies of 100,000
+# tables. By default one may follow every 70,000 new containers, with this every 700,000. Most cycles of requests are
+# young when they end, and the collections of the two younger generations find them.
+FULL_EVERY = 100
 
 
 def prepare_process() -> None:
     """Set them. Where the C library has no mallopt(3), it decides."""
     sys.setswitchinterval(SWITCH_S)
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, FULL_EVERY)
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)

@@ -337,7 +337,9 @@ def _require_room(
         (tenant, new.root, new.name, new.name),
     )
     if alike:
-        raise Problem(Code.CONFLICT, f"there is a {new.root} '{alike[0][0]}', whose name differs in case alone")
+        raise Problem(
+            Code.CONFLICT, f"the {new.root} '{alike[0][0]}' is there already; its name differs in letter case alone"
+        )
     if rows(
         db, "SELECT 1 FROM versions WHERE tenant = ? AND root = ? AND name = ? LIMIT 1", (tenant, new.root, new.name)
     ):

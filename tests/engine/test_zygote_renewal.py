@@ -12,6 +12,7 @@ from engine_support import request, run, small_config
 
 import engine.engine
 from engine.engine import open_engine
+from engine.tenant import Tenant
 from engine.worker import Worker
 from engine.zygote import Zygote
 from sandbox import messages
@@ -65,6 +66,21 @@ async def test_a_run_on_the_old_zygote_ends_on_it(monkeypatch: pytest.MonkeyPatc
                 assert (await run(opened, "return 1")).outcome is Outcome.OK
         assert opened._pool._zygote is not old
         assert [result.outcome for result in results] == [Outcome.OK]
+
+
+async def test_idle_workers_of_an_old_zygote_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = engine.engine.pool_settings
+    monkeypatch.setattr(engine.engine, "pool_settings", lambda config: replace(settings(config), forks_per_zygote=4))
+    async with open_engine(small_config("workers = 2\nreserve = 0")) as opened:
+        old = opened._pool._zygote
+        for number in range(6):  # each tenant has a worker of its own, which stays idle after its run
+            tenant = Tenant(f"t{number}")
+            result = await opened.execute(request(opened, "return 1", tenant=tenant))
+            assert result.outcome is Outcome.OK
+        assert opened._pool._zygote is not old
+        _, left = await trio.to_thread.run_sync(psutil.wait_procs, launchers(), 2)
+        assert len(left) == 1
+        assert (await run(opened, "return 1")).outcome is Outcome.OK
 
 
 async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monkeypatch: pytest.MonkeyPatch) -> None:

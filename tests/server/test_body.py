@@ -272,3 +272,9 @@ async def test_a_body_without_memory_is_unavailable_and_not_wrong(monkeypatch: p
         problem = await refusal(raw)
     assert (problem.code, problem.retry_after_s) == (Code.UNAVAILABLE, 1)
     assert await read(raw)
+
+
+@pytest.mark.parametrize("raw", [b'{"a": "\xff"}', b"\xff\xfe{\x00}\x00", b'{"a": "\xed\xa0\x80"}'])
+def test_a_body_that_is_not_utf8_is_refused_as_that(raw: bytes) -> None:
+    with pytest.raises(Problem, match="the body is not UTF-8"):
+        parse_json(raw)
