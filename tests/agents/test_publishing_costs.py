@@ -256,6 +256,7 @@ async def test_a_head_that_comes_later_is_counted_before_it_is_kept(project: Pro
         await publish(service, body, "first")
         await service.control.write(lambda db: db.execute("DELETE FROM heads"))
         stored = await service.control.read(lambda db: versions.stored_bytes(db, "default"))
+        stored += await service.publishing._documents("default")
         await service.control.change_tenant("default", actor="cli", quotas={"stored_bytes": stored + 20_000})
         tenant = await service.control.known_tenant("default")
         async with problem(Code.QUOTA_EXCEEDED, "stored_bytes"):
