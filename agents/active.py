@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -107,7 +107,9 @@ class ActiveVersions:
         self._folder = folder
         # In the order of use, the least recent first.
         self._held: OrderedDict[str, _Held] = OrderedDict()
-        self._size = 0
+        # Invariant: the sizes of those without holders, together. What requests hold cannot make room: were it counted,
+        # a few large tenants with a long request would leave no place for anyone else.
+        self._idle_size = 0
 
     def at_hand(self, tenant: Tenant) -> "AtHand":
         """A block in which everything that the tenant has published, as of its beginning, can be called.
@@ -177,6 +179,8 @@ class ActiveVersions:
         else:
             self._held.move_to_end(tenant.id)
             held.tenant = tenant
+            if not held.holders:
+                self._idle_size -= held.size
         held.holders += 1
         try:
             if held.generation != self._control.generation() or held.mark is None:
@@ -188,15 +192,22 @@ class ActiveVersions:
 
     def _release(self, held: _Held) -> None:
         held.holders -= 1
-        if self._size <= KEPT_BYTES and len(self._held) <= KEPT_TENANTS:
-            return
-        idle = [(tenant, other) for tenant, other in self._held.items() if not other.holders]
-        for tenant, other in sorted(idle, key=lambda each: each[1].size <= SHARE_BYTES):
-            if self._size <= KEPT_BYTES and len(self._held) <= KEPT_TENANTS:
+        if not held.holders:
+            self._idle_size += held.size
+        if self._idle_size > KEPT_BYTES:
+            for least in (SHARE_BYTES, 0):
+                self._evict(least, lambda: self._idle_size <= KEPT_BYTES)
+        if len(self._held) > KEPT_TENANTS:
+            self._evict(-1, lambda: len(self._held) <= KEPT_TENANTS)
+
+    def _evict(self, least: int, enough: Callable[[], bool]) -> None:
+        """Until it is enough, evict tenants that have no holder and more than so many bytes, the least recent first."""
+        for tenant, other in list(self._held.items()):
+            if enough():
                 return
-            if self._size <= KEPT_BYTES or other.size:
+            if not other.holders and other.size > least:
                 del self._held[tenant]
-                self._size -= other.size
+                self._idle_size -= other.size
                 self._registry.publish(tenant, EMPTY)
 
     async def _renew(self, tenant: str, held: _Held, *, asked: bool = False) -> None:
@@ -219,7 +230,9 @@ class ActiveVersions:
                 before = self._registry.publish(tenant, published)
                 first, held.mark, held.made = held.mark is None, mark if complete else None, made
                 size = sum(each.size for each in active)
-                self._size, held.size = self._size - held.size + size, size
+                if not held.holders:
+                    self._idle_size += size - held.size
+                held.size = size
                 if not first:
                     self._tell(tenant, before, published)
             held.generation = generation
@@ -238,15 +251,16 @@ class ActiveVersions:
         if asked and missing:
             with self._engine.work_for(held.tenant):  # refused before the work where the tenant's share is used up
                 pass
-        for batch in _batches(missing):
+        unwritten = await trio.to_thread.run_sync(_without_files, folder, missing)
+        for batch in _batches(missing, unwritten):
             numbers = [each.n for each in batch]
-            unwritten = await trio.to_thread.run_sync(_without_files, folder, batch)
-            kept = await self._control.read(partial(versions.kept, tenant=tenant, numbers=numbers, whole=unwritten))
+            whole = {each.digest for each in batch} & unwritten
+            kept = await self._control.read(partial(versions.kept, tenant=tenant, numbers=numbers, whole=whole))
             making = partial(_make_all, self._engine, folder, tenant, batch, kept)
-            made, whole, cpu_s = await trio.to_thread.run_sync(making)
+            made, all_made, cpu_s = await trio.to_thread.run_sync(making)
             self._engine.charge(held.tenant, cpu_s)
             found |= made
-            complete = complete and whole
+            complete = complete and all_made
         return found, complete
 
     def _tell(self, tenant: str, before: PublishedSet, now: PublishedSet) -> None:
@@ -276,15 +290,17 @@ class AtHand:
 # ---- from versions to what can be called; no trio, as this runs in a thread --------------------------------------
 
 
-def _batches(versions: Sequence[ActiveVersion]) -> Iterator[list[ActiveVersion]]:
-    """The versions in parts of bounded size, each of at least one."""
+def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> Iterator[list[ActiveVersion]]:
+    """The versions in parts of bounded size, each of at least one. Those whose files are not there are read whole."""
     batch: list[ActiveVersion] = []
+    size = 0
     for each in versions:
-        full = len(batch) == _BATCH_VERSIONS or sum(one.size for one in batch) + each.size > _BATCH_BYTES
-        if batch and full:
+        more = each.whole if each.digest in unwritten else each.size
+        if batch and (len(batch) == _BATCH_VERSIONS or size + more > _BATCH_BYTES):
             yield batch
-            batch = []
+            batch, size = [], 0
         batch.append(each)
+        size += more
     if batch:
         yield batch
 
@@ -404,9 +420,9 @@ def _files_of(folder: Path, package: Package) -> Path | None:
     return folder / package.digest if package.has_data else None
 
 
-def _without_files(folder: Path, active: Sequence[ActiveVersion]) -> list[str]:
+def _without_files(folder: Path, active: Sequence[ActiveVersion]) -> set[str]:
     """The digests of those whose files are not there."""
-    return sorted({each.digest for each in active if not (folder / each.digest).is_dir()})
+    return {each.digest for each in active if not (folder / each.digest).is_dir()}
 
 
 def _put_files(folder: Path, package: Package) -> bool:
@@ -440,9 +456,19 @@ def _put_files(folder: Path, package: Package) -> bool:
 
 
 def _remove_files(folder: Path, package: Package) -> None:
-    shutil.rmtree(folder / package.digest, ignore_errors=True)
+    with suppress(OSError):
+        _remove_whole(folder / package.digest)
     with suppress(OSError):  # others are in it
         folder.rmdir()
+
+
+def _remove_whole(path: Path) -> None:
+    """Remove a folder of files, under another name first: a folder under its own name is complete at every moment.
+
+    Raises OSError. What is cut off midway is removed later, as what was begun and left behind.
+    """
+    gone = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.{uuid4().hex}"))
+    shutil.rmtree(gone)
 
 
 def _remove_others(folder: Path, digests: set[str]) -> None:
@@ -458,6 +484,6 @@ def _remove_others(folder: Path, digests: set[str]) -> None:
         begun = path.name.startswith(".")
         try:
             if path.name not in digests and (not begun or time.time() - path.stat().st_mtime > _ABANDONED_S):
-                shutil.rmtree(path)
+                _remove_whole(path)
         except OSError as error:
             log.warning("a folder of published files cannot be removed", reason=str(error))

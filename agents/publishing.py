@@ -6,7 +6,7 @@ in one transaction of the control store, together with its row in the audit log.
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar
@@ -60,7 +60,8 @@ class Deciding:
     """Which version of a name is called, and what it may do. Every method may raise Problem `unavailable`.
 
     `limits_for` says which limits a tenant's run gets that asks for some; `renew` is awaited with the name of a tenant
-    whose active versions have changed; `charge` is told of the CPU seconds that looking at its versions took.
+    whose active versions have changed; `charge` is told of the CPU seconds that looking at its versions took;
+    `work_for` opens a block of work on the tenant's account, and raises Problem where its share is used up.
     """
 
     def __init__(
@@ -69,20 +70,26 @@ class Deciding:
         limits_for: Callable[[dict[str, float], Tenant], BoundLimits],
         renew: Callable[[str], Awaitable[None]],
         charge: Callable[[Tenant, float], None] = lambda tenant, cpu_s: None,
+        work_for: Callable[[Tenant], AbstractContextManager[None]] = lambda tenant: nullcontext(),
     ) -> None:
         self._control = control
         self._limits_for = limits_for
         self._renew = renew
         self._charge = charge
+        self._work_for = work_for
 
     async def change(
         self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, action: Action
     ) -> dict[str, Any]:
         """Activate, approve (which activates, too) or deprecate a version; returns it as lists show it.
 
-        Raises Problem: forbidden (the key's scopes, or grants that only the operator may give), not_found, conflict.
+        Raises Problem: forbidden (the key's scopes, or grants that only the operator may give), not_found, conflict,
+        quota_exceeded (what becomes active is made on the tenant's account: no CPU seconds left, or too many bytes).
         """
         require(who, SCOPE[action])
+        if action != "deprecate" and not who.operator:
+            with self._work_for(tenant):
+                pass
         free = self._free(tenant)
 
         def work(db: apsw.Connection) -> dict[str, Any]:
@@ -162,7 +169,7 @@ class Publishing(Deciding):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`documents` says how many bytes a tenant's documents take."""
-        super().__init__(control, engine.limits_for, active.renew, engine.charge)
+        super().__init__(control, engine.limits_for, active.renew, engine.charge, engine.work_for)
         self._engine = engine
         self._registry = registry
         self._active = active

@@ -215,6 +215,7 @@ class Pool:
                     self._retire(worker)
                 for worker in [w for w in self._idle.values() if w.zygote is zygote]:
                     del self._idle[worker.serial]
+                    worker.settle()
                     self._retire(worker)
                 self._refill.set()  # also when it is for a lease that the zygote was replaced
             assert self._zygote is not None

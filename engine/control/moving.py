@@ -7,6 +7,7 @@ backup, so each is of one moment although others go on writing.
 
 import base64
 import binascii
+import hashlib
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from engine.control.files import knowledge_path
 from engine.control.records import check_tenant_name
 from engine.control.store import ControlStore
 from engine.control.tables import rows
+from engine.control.versions import head_of
 from engine.errors import Code, Problem
 from knowledge.sqlite import open_store
 from knowledge.store import StoreError
@@ -149,13 +151,14 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
         name = _name_of(everything)
         if has_knowledge:
             await _check_knowledge(beside)
+        held = await trio.to_thread.run_sync(_with_heads, name, everything["tables"])
         state = "active"
 
         def insert(db: apsw.Connection) -> None:
             nonlocal state
             if rows(db, "SELECT 1 FROM tenants WHERE name = ?", (name,)):
                 raise Problem(Code.CONFLICT, f"tenant {name!r} is here already; delete it first, or keep it")
-            _insert(db, name, everything["tables"])
+            _insert(db, name, held)
             state = rows(db, "SELECT state FROM tenants WHERE name = ?", (name,))[0][0]
             db.execute("UPDATE tenants SET state = 'suspended' WHERE name = ?", (name,))
 
@@ -224,6 +227,26 @@ def _name_of(everything: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or not isinstance(held, dict) or "tenants" not in held:
         raise _no_export("tenant.json names no tenant")
     return check_tenant_name(name)
+
+
+def _with_heads(name: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of an export, its heads made anew: what is called is what the digest says, and nothing else.
+
+    A digest names a folder, and what was approved was approved of this content: neither is the file's to choose.
+    """
+    heads = []
+    packages = held.get("packages") or {}
+    try:
+        for row in packages.get("rows") or ():
+            package = dict(zip(packages["columns"], row, strict=True))
+            content, digest = _value(package["content"]), package["digest"]
+            if hashlib.sha256(content).hexdigest() != digest or package["size"] != len(content):
+                raise ValueError("another content")
+            if (head := head_of(content)) is not None:
+                heads.append([name, digest, *_plain([(head,)])[0]])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _no_export("a package is not what its digest says") from None
+    return {**held, "heads": {"columns": ["tenant", "digest", "head"], "rows": heads}}
 
 
 def _insert(db: apsw.Connection, name: str, held: Mapping[str, Any]) -> None:

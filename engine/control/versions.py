@@ -99,7 +99,10 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class ActiveVersion:
-    """An active version. No other one ever has its number `n`; `size` is what it takes to call it, in bytes."""
+    """An active version. No other one ever has its number `n`.
+
+    `size` is what it takes to call it, `whole` its content with the files beside the script, both in bytes.
+    """
 
     n: int
     root: str
@@ -107,6 +110,7 @@ class ActiveVersion:
     version: str
     digest: str
     size: int
+    whole: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,23 @@ class Kept:
     content: bytes
     partial: bool
     said: Any
+
+
+def head_of(content: bytes) -> bytes | None:
+    """The content of a package without the files beside its script; None where there are none.
+
+    Raises ValueError, TypeError or KeyError for what is no content.
+    """
+    said = json.loads(content)
+    if len(said["files"]) < 2:
+        return None
+    said["files"] = {said["main"]: said["files"][said["main"]]}
+    return spelled(said)
+
+
+def spelled(said: Mapping[str, Any]) -> bytes:
+    """The one spelling of a package's content, which its digest is of."""
+    return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def find(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> Version | None:
@@ -246,7 +267,7 @@ def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
     """Every active version of a tenant, tools before agents, in the order of their names."""
     found = rows(
         db,
-        f"SELECT v.n, v.root, v.name, v.version, v.digest, {_ACTIVE_BYTES} FROM {_WITH_HEADS} "
+        f"SELECT v.n, v.root, v.name, v.version, v.digest, {_ACTIVE_BYTES}, p.size FROM {_WITH_HEADS} "
         "WHERE v.tenant = ? AND v.active ORDER BY v.root DESC, v.name",
         (tenant,),
     )
@@ -284,6 +305,10 @@ def has_content(db: apsw.Connection, tenant: str, digest: str) -> bool:
     return bool(rows(db, "SELECT 1 FROM packages WHERE tenant = ? AND digest = ?", (tenant, digest)))
 
 
+def _has_head(db: apsw.Connection, tenant: str, digest: str) -> bool:
+    return bool(rows(db, "SELECT 1 FROM heads WHERE tenant = ? AND digest = ?", (tenant, digest)))
+
+
 def stored_bytes(db: apsw.Connection, tenant: str) -> int:
     """How much the tenant's packages take, with what their scripts say of themselves, which each version keeps."""
     packages = "SELECT coalesce(sum(size), 0) FROM packages WHERE tenant = ?"
@@ -292,7 +317,16 @@ def stored_bytes(db: apsw.Connection, tenant: str) -> int:
     return sum(_count(db, each, (tenant,)) for each in (packages, heads, said))
 
 
+def _active_bytes(db: apsw.Connection, tenant: str) -> int:
+    sql = f"SELECT coalesce(sum({_ACTIVE_BYTES}), 0) FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.active"
+    return _count(db, sql, (tenant,))
+
+
 def _switch(db: apsw.Connection, tenant: str, root: str, name: str, version: str) -> None:
+    """Activate this version. Raises Problem quota_exceeded where more than may be would be active, and more than was:
+    a tenant from before the bound may have more, and can make it less.
+    """
+    before = _active_bytes(db, tenant)
     db.execute(
         "UPDATE versions SET active = 0 WHERE tenant = ? AND root = ? AND name = ? AND active", (tenant, root, name)
     )
@@ -300,10 +334,7 @@ def _switch(db: apsw.Connection, tenant: str, root: str, name: str, version: str
         "UPDATE versions SET active = 1 WHERE tenant = ? AND root = ? AND name = ? AND version = ?",
         (tenant, root, name, version),
     )
-    used = _count(
-        db, f"SELECT coalesce(sum({_ACTIVE_BYTES}), 0) FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.active", (tenant,)
-    )
-    if used > MAX_ACTIVE_BYTES:
+    if (used := _active_bytes(db, tenant)) > max(MAX_ACTIVE_BYTES, before):
         raise Problem(
             Code.QUOTA_EXCEEDED,
             f"with version {version} of the {root} '{name}', the scripts that are active take {used} bytes; the most "
@@ -354,8 +385,10 @@ def _require_room(
             f"the tenant has {used} {what}; the limit is {bound}",
             limit=LimitUse("published", bound, used, "count", "engine"),
         )
-    content = 0 if has_content(db, tenant, new.digest) else len(new.content) + len(new.head or b"")
-    size = stored_bytes(db, tenant) + besides + content + sum(map(len, texts))
+    content = 0 if has_content(db, tenant, new.digest) else len(new.content)
+    # A content that was kept before heads were gets its head now.
+    head = 0 if _has_head(db, tenant, new.digest) else len(new.head or b"")
+    size = stored_bytes(db, tenant) + besides + content + head + sum(map(len, texts))
     if max_bytes is not None and size > max_bytes:
         raise Problem(
             Code.QUOTA_EXCEEDED,

@@ -440,7 +440,7 @@ async def test_a_name_that_differs_in_case_alone_is_a_conflict(project: Project,
     project.configure()
     async with opened() as service:
         await publish(service, package())
-        async with problem(Code.CONFLICT, "differs in case"):
+        async with problem(Code.CONFLICT, "differs in letter case"):
             await publish(service, package(), "Helper")
 
 

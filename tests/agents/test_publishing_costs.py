@@ -1,18 +1,21 @@
 """What an upload costs others and what it is counted as; and faults that are no author's."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 from agents_support import Project, problem
 from faults import OUTSIDE
-from publish_support import PUBLISHER, package, tool
+from publish_support import ADMIN, OPERATOR, PUBLISHER, package, tool
 from test_publishing import publish, system
 
 import agents.active
+import agents.manifest
 from agents.service import Service
 from engine.control import versions
 from engine.control.files import packages_path
@@ -176,6 +179,156 @@ async def test_a_tenant_without_cpu_time_left_has_nothing_read_and_others_have(p
             pass
         assert service.registry.agents("acme") == []
         assert await system(service, tenant=other) == "one for you"
+
+
+async def test_no_content_is_written_on_the_event_loop(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, places = threading.get_ident(), []
+    really = agents.manifest.spelled
+
+    def noting(said: Any) -> bytes:
+        places.append(threading.get_ident())
+        return really(said)
+
+    monkeypatch.setattr(agents.manifest, "spelled", noting)
+    project.configure()
+    async with opened() as service:
+        await publish(service, package())
+        await publish(service, READS, "reader")
+        async with problem(Code.CONFLICT, "with another content"):  # of a script that was not looked at
+            await publish(service, package(files={"main.lua": "-- \n" * 3_000_000, "b.md": "x"}))
+    assert places
+    assert loop not in places
+
+
+async def test_packages_without_their_copies_are_read_in_parts_of_their_whole_size(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents.active, "_BATCH_BYTES", 1_000_000)
+    project.configure()
+    async with opened() as service:
+        for number in range(8):
+            files = {**READS["files"], "number": str(number)}
+            await publish(service, package(files=files), f"agent{number}")
+        folder = packages_path(service.loaded.config.db.path, "default")
+    parts: list[tuple[int, int]] = []
+    really = agents.active._make_all
+
+    def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
+        parts.append((len(active), sum(len(each.content) for each in kept.values())))
+        return really(engine, folder, tenant, active, kept)
+
+    monkeypatch.setattr(agents.active, "_make_all", counting)
+    assert [count for count, _ in await _parts(opened, parts)] == [8]
+    shutil.rmtree(folder)
+    assert all(size <= 1_000_000 for _, size in await _parts(opened, parts))
+    assert sum(count for count, _ in parts) == 8
+
+
+async def _parts(opened: Open, parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    parts.clear()
+    async with opened() as service:
+        assert await system(service, "agent3") == "big"
+    return parts
+
+
+async def test_a_tenant_with_more_than_the_bound_from_before_can_make_it_less(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.configure()
+    async with opened() as service:
+        for name in ("first", "second"):
+            await publish(service, package("x" * 8_000), name)
+        monkeypatch.setattr(versions, "MAX_ACTIVE_BYTES", 10_000)
+        await publish(service, package("x" * 7_000, "2"), "first")
+        assert await system(service, "first") == "x" * 7_000 + " for you"
+        async with problem(Code.QUOTA_EXCEEDED, "the scripts that are active take"):
+            await service.publishing.change(DEFAULT_TENANT, PUBLISHER, "agent", "first", "1", "activate")
+        assert await system(service, "first") == "x" * 7_000 + " for you"
+
+
+async def test_a_head_that_comes_later_is_counted_before_it_is_kept(project: Project, opened: Open) -> None:
+    project.configure("[tenants]\nenabled = true\n")
+    script = "--" + "x" * 50_000 + "\n" + READS["files"]["main.lua"]
+    body = package(files={"main.lua": script, "big.md": "big"})
+    async with opened() as service:
+        await publish(service, body, "first")
+        await service.control.write(lambda db: db.execute("DELETE FROM heads"))
+        stored = await service.control.read(lambda db: versions.stored_bytes(db, "default"))
+        stored += await service.publishing._documents("default")
+        await service.control.change_tenant("default", actor="cli", quotas={"stored_bytes": stored + 20_000})
+        tenant = await service.control.known_tenant("default")
+        async with problem(Code.QUOTA_EXCEEDED, "stored_bytes"):
+            await publish(service, body, "second", tenant=tenant)
+
+
+async def test_large_tenants_with_a_request_under_way_evict_nobody(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents.active, "KEPT_BYTES", 10_000)
+    monkeypatch.setattr(agents.active, "SHARE_BYTES", 2_000)
+    project.configure("[tenants]\nenabled = true\n")
+    async with opened() as service:
+        for name in ("small", "large", "larger"):
+            await service.control.create_tenant(name, actor="cli")
+            await publish(service, package("x" * (6_000 if name != "small" else 100)), tenant=Tenant(name))
+        async with service.at_hand(Tenant("large")), service.at_hand(Tenant("larger")):
+            for _ in range(2):
+                assert (await system(service, tenant=Tenant("small"))).startswith("xxx")
+                assert service.registry.agents("small") != []
+        assert service.registry.agents("small") != []
+        idle = [each.size for each in service.active._held.values() if not each.holders]
+        assert service.active._idle_size == sum(idle) <= 10_000
+
+
+async def test_a_tenant_without_cpu_time_left_activates_nothing_and_deprecates(project: Project, opened: Open) -> None:
+    project.configure("[tenants]\nenabled = true\n")
+    async with opened() as service:
+        for version in ("1", "2"):
+            await publish(service, package(f"says {version}", version))
+        service.engine.charge(DEFAULT_TENANT, 1_000)
+        change = partial(service.publishing.change, DEFAULT_TENANT)
+        async with problem(Code.QUOTA_EXCEEDED, "cpu_seconds_per_minute"):
+            await change(ADMIN, "agent", "helper", "1", "activate")
+        async with problem(Code.QUOTA_EXCEEDED, "cpu_seconds_per_minute"):
+            await change(ADMIN, "agent", "helper", "1", "approve")
+        assert (await change(ADMIN, "agent", "helper", "2", "deprecate"))["deprecated"]
+        assert (await change(OPERATOR, "agent", "helper", "1", "activate"))["active"]
+
+
+async def test_a_copy_that_is_removed_is_never_there_in_part(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.configure()
+    async with opened() as service:
+        await publish(service, READS)
+        await publish(service, package("other", "2"))
+    with monkeypatch.context() as cut:  # as where the process is killed at the first file
+        cut.setattr(shutil, "rmtree", lambda path, **options: None)
+        assert await _called_after_a_restart(opened) == "other for you"
+    async with opened() as service:
+        await service.publishing.change(DEFAULT_TENANT, PUBLISHER, "agent", "helper", "1", "activate")
+        assert await system(service) == "big"
+        folder = packages_path(service.loaded.config.db.path, "default")
+    assert len([each for each in folder.iterdir() if not each.name.startswith(".")]) == 1
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("digest", ["/etc", "../../etc", "..", "", "0" * 64])
+async def test_a_digest_names_no_folder_but_that_of_its_content(project: Project, opened: Open, digest: str) -> None:
+    project.configure()
+    script = "agent = {} function agent.resolve() return { system = fs.read('hostname') } end"
+    async with opened() as service:
+        await publish(service, package(files={"main.lua": script, "hostname": "mine"}))
+
+        def turn(db: Any) -> None:
+            for table in ("packages", "heads", "versions"):
+                db.execute(f"UPDATE {table} SET digest = ?", (digest,))
+
+        await service.control.write(turn)
+    async with opened() as service, service.at_hand(DEFAULT_TENANT):
+        assert service.registry.agents("default") == []
 
 
 async def test_what_scripts_say_of_themselves_is_counted_as_stored(project: Project, opened: Open) -> None:
