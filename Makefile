@@ -51,14 +51,14 @@ mcp-fixture: setup ## serve the fixtures of the MCP conformance suite at http://
 	@exec $(BIN)/python tests/conformance/fixtures.py --bind $(BIND)
 
 bench: .venv/.dev-ready ## the table of aims: the engine beside its floor and its peers, under ten minutes
-	@exec $(BIN)/python -m benchmarks.table $(BENCH)
+	@exec $(BIN)/python -m benchmarks.aims.table $(BENCH)
 
 # What others would pick instead of the engine, for `make bench` to stand it beside: never a dependency of the project,
 # so in an environment of its own. A second one has uvloop, which changes what FastMCP runs on by being there.
 peers: ## install what `make bench` compares the engine with into .peers
 	@for at in .peers .peers/with-uvloop; do \
 	  test -x $$at/bin/python || $(PYTHON) -m venv $$at || exit 1; \
-	  $$at/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt || exit 1; \
+	  $$at/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/aims/peers/requirements.txt || exit 1; \
 	done
 	@.peers/with-uvloop/bin/python -m pip install --quiet --disable-pip-version-check uvloop==0.23.0
 	@for program in bwrap lua5.4 redis-server; do \

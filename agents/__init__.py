@@ -1,0 +1,1 @@
+"""Agents and tools: kinds, loading, publishing, and the service that front ends call."""

@@ -1,45 +1,46 @@
-"""What an agent is to everybody above it: a name, a description, tools, arguments, and a prompt when asked for one."""
+"""The interface of agents: name, description, tools, arguments, and `resolve`, which returns a prompt."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.bridge import HostContext
-from engine.run import CallRecord, LogLine, RunResult
+from engine.run import SILENT, Hearers, RunResult
 from engine.tenant import Tenant
 
 
 class AgentArgument(BaseModel):
-    """One argument a caller may give. Every field is always present in answers."""
+    """One argument of an agent. Every field is always present in answers."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     name: str
     description: str = ""
     required: bool = False
-    # The values that it may have; None means any.
+    # The allowed values; None allows any.
     enum: Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)] | None = None
 
 
 class AgentInfo(BaseModel):
-    """What discovery shows of an agent (`GET /agents/list`, MCP `prompts/list`)."""
+    """An agent in lists (`GET /agents/list`, MCP `prompts/list`)."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     description: str
     tools: tuple[str, ...]
-    source: Literal["toml", "lua", "python", "chatmd"]
+    # Its kind, as clients know it: toml, lua, python.
+    source: str
     arguments: tuple[AgentArgument, ...] = ()
     title: str | None = None
-    # Where MCP clients find it: among the prompts, or the tools, or both.
+    # Where MCP clients find it: in the list of prompts, of tools, or both.
     expose: tuple[Literal["prompt", "tool"], ...] = ("prompt",)
 
 
 class PromptMessage(BaseModel):
-    """One message that a conversation starts with."""
+    """One message at the start of a conversation."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -48,7 +49,7 @@ class PromptMessage(BaseModel):
 
 
 class AgentPrompt(BaseModel):
-    """A resolved agent: the answer of `POST /agents/NAME/prompt`. Lists may come as tuples of plain values."""
+    """A resolved agent: the answer of `POST /agents/NAME/prompt`. Lists may also be tuples of plain values."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,31 +60,28 @@ class AgentPrompt(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who is asking, and where progress, log lines and host calls are told while the run lasts.
+    """The context of a call, passed to every agent and tool: the tenant, and the hearers of the run.
 
-    `inside` is the run on whose behalf this is called: a tool called by a script shares that run's budgets.
-    `callers` are the tools that are being executed around this call, outermost first, where it is Python code that
-    calls; a script's are in `inside`. Passed to every agent and tool.
+    `inside` is the enclosing run: a tool called by a script shares that run's budgets. `callers` are the tools in
+    execution around a call from Python code, outermost first; for a call from a script they are in `inside`.
     """
 
     tenant: Tenant
-    on_progress: Callable[[float, str | None], None] | None = None
-    on_log: Callable[[LogLine], None] | None = None
-    on_call: Callable[[CallRecord], None] | None = None
+    hearers: Hearers = SILENT
     inside: HostContext | None = None
     callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A prompt and, where a script made it, the run that it cost."""
+    """A prompt and, if a script made it, the usage of that run."""
 
     prompt: AgentPrompt
     run: RunResult | None = None
 
 
 class Agent(Protocol):
-    """An agent of any kind. `resolve` raises `engine.errors.Problem` for everything a caller should hear of."""
+    """An agent of any kind. `resolve` raises `engine.errors.Problem` for every error that the caller should see."""
 
     @property
     def info(self) -> AgentInfo: ...
@@ -93,10 +91,10 @@ class Agent(Protocol):
 
 @runtime_checkable
 class Completes(Protocol):
-    """An agent that can say what an argument may become, while it is typed."""
+    """An agent that completes partly typed arguments."""
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
-        """Values for an argument of which `value` is typed; `given` are the others. None: it has nothing to say.
+        """Values for an argument with `value` typed so far; `given` are the other arguments. None: no completion.
 
         Raises Problem as `resolve` does.
         """

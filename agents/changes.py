@@ -1,4 +1,4 @@
-"""Who wants to hear that what can be called has changed, and telling them. Pure."""
+"""Notifications of changes in the lists of agents and tools. Pure."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Which lists differ from before. `tenant` is whose they are; None is everybody's."""
+    """The lists that differ from before. `tenant` owns them; None stands for all tenants."""
 
     agents: bool
     tools: bool
@@ -16,13 +16,13 @@ class Change:
 
 @dataclass(slots=True)
 class Changes:
-    """Tells of every change, at once and in the task that made it. Those who hear must not wait."""
+    """Calls every subscriber for every change, synchronously in the task that made it. Subscribers must not block."""
 
     _hearers: list[Callable[[Change], None]] = field(default_factory=list)
 
     @contextmanager
     def heard_by(self, hearer: Callable[[Change], None]) -> Iterator[None]:
-        """Tell `hearer` of changes while the block lasts."""
+        """Call `hearer` with changes while the block lasts."""
         self._hearers.append(hearer)
         try:
             yield

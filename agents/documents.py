@@ -1,4 +1,4 @@
-"""A tenant's documents as front ends read them: in pages, by id or title, and whether they changed."""
+"""A tenant's documents for front ends: in pages, by id or title, and a check for changes."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def answered(answer: Awaitable[T]) -> T:
-    """What the store answers. Raises Problem `unavailable` when it cannot."""
+    """Await an answer of the store. Raises Problem `unavailable` if the store fails."""
     try:
         return await answer
     except StoreError as error:
@@ -22,20 +22,20 @@ async def answered(answer: Awaitable[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """The documents of one store. Every method raises Problem `unavailable` when the store cannot answer."""
+    """The documents of one store. Every method raises Problem `unavailable` if the store fails."""
 
     _store: BrowsableStore
 
     async def page(self, after: tuple[str, str] | None, limit: int) -> tuple[Listed, ...]:
-        """Documents by source label, then source_id: the first ones, or those after a pair of the two."""
+        """Documents ordered by source label, then source_id: the first ones, or those after a pair of the two."""
         return await answered(self._store.documents(after=after, limit=limit))
 
     async def get(self, document_id: str) -> Document | None:
-        """The document, or None when there is none of that id."""
+        """The document with this id, or None."""
         return await answered(self._store.get(document_id))
 
     async def titled(self, source: str, title: str, limit: int) -> tuple[Document, ...]:
-        """The documents of one source label that have exactly this title."""
+        """The documents of one source label with exactly this title."""
         found = [await self.get(each) for each in await answered(self._store.titled(source, title, limit=limit))]
         return tuple(document for document in found if document is not None)
 
@@ -44,13 +44,13 @@ class Documents:
         return tuple(source.source for source in await answered(self._store.sources()))
 
     async def titles(self, text: str, source: str | None, limit: int) -> tuple[str, ...]:
-        """Titles that have all words of `text`, each maybe half typed, of one source or of all."""
+        """Titles that contain all words of `text`, or words beginning with them, from one source or from all."""
         return await answered(self._store.titles(text, source, limit=limit))
 
     async def revision(self) -> int:
-        """A number that changes when documents may have changed, whoever changed them."""
+        """A number that changes whenever documents may have changed, also through another process."""
         return await answered(self._store.revision())
 
     async def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """A hash of each of these documents, by id; what is not there is missing."""
+        """A hash of each of these documents, by id; without those that do not exist."""
         return await answered(self._store.digests(ids))

@@ -1,4 +1,4 @@
-"""(tenant, name) -> agent or tool: who may see what, and nothing of how it came here."""
+"""(tenant, name) -> agent or tool: what each tenant may see, independent of how it was loaded."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from agents.agent import Agent, AgentInfo, Call
-from agents.parameters import Parameters
+from agents.shapes.parameters import Parameters
 from agents.tool import Called, Tool, ToolInfo
 from engine.tenant import Tenant
 
@@ -20,7 +20,7 @@ def _for_nobody(tenant: Tenant) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool with the schema that its parameters are checked against before it is executed.
+    """A tool with the schema for its parameters, which are checked before it is executed.
 
     `work_for` opens a block whose time is charged to a tenant (`Engine.work_for`).
     """
@@ -30,14 +30,17 @@ class OfferedTool:
     work_for: WorkFor = _for_nobody
 
     async def call(self, params: Mapping[str, Any], call: Call) -> Called:
-        """The one way to call a tool, whoever calls. Raises Problem: bad_request, and what the tool raises."""
+        """Check the parameters and execute the tool: the one path for all callers.
+
+        Raises Problem: bad_request, and what the tool raises.
+        """
         self.parameters.check(params, partial(self.work_for, call.tenant))
         return await self.tool.execute(params, call)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedSet:
-    """What one tenant has published and activated, by name."""
+    """The active published agents and tools of one tenant, by name."""
 
     agents: Mapping[str, Agent] = field(default_factory=dict)
     tools: Mapping[str, OfferedTool] = field(default_factory=dict)
@@ -48,9 +51,9 @@ EMPTY = PublishedSet()
 
 @dataclass(slots=True)
 class Registry:
-    """What every tenant may call. Later entries of one name do not replace earlier ones: the first wins.
+    """The agents and tools of every tenant. Of several entries with one name, the first wins.
 
-    What a tenant has published stands behind all that the configuration and the program offer to it.
+    Those from the configuration and the program take precedence over those that the tenant has published.
     """
 
     work_for: WorkFor = _for_nobody
@@ -59,21 +62,21 @@ class Registry:
     _published: dict[str, PublishedSet] = field(default_factory=dict)
 
     def replace(self, other: "Registry") -> None:
-        """Hold what the other holds, from one moment to the next. A call under way keeps what it has.
+        """Switch to the contents of the other registry in one step. A call in progress keeps the objects that it has.
 
-        What tenants have published is not touched: it does not come from files.
+        Published agents and tools stay: they do not come from files.
         """
         self._agents, self._tools = other._agents, other._tools
 
     def publish(self, tenant: str, published: PublishedSet) -> PublishedSet:
-        """Offer this to the tenant in place of what it had published before, which is returned."""
+        """Replace the tenant's published agents and tools; returns the previous ones."""
         before = self._published.pop(tenant, EMPTY)
         if published is not EMPTY:
             self._published[tenant] = published
         return before
 
     def configured(self, tenant: str) -> tuple[list[str], list[str]]:
-        """The names of the agents and of the tools that the tenant has without publishing anything."""
+        """The names of the tenant's agents and tools that are not published ones."""
         agents, tools = self._agents, self._tools
         return (
             [*agents.get("*", {}), *agents.get(tenant, {})],
@@ -81,31 +84,31 @@ class Registry:
         )
 
     def agent_infos(self) -> dict[str, list[AgentInfo]]:
-        """What lists show of every agent, by tenant."""
+        """The list entries of all agents, by tenant."""
         return {tenant: [agent.info for agent in agents.values()] for tenant, agents in self._agents.items()}
 
     def tool_infos(self) -> dict[str, list[ToolInfo]]:
-        """What lists show of every tool, by tenant."""
+        """The list entries of all tools, by tenant."""
         return {tenant: [offered.tool.info for offered in tools.values()] for tenant, tools in self._tools.items()}
 
     def add_agent(self, agent: Agent, tenants: Iterable[str]) -> None:
-        """Offer an agent to these tenants; `*` is every tenant."""
+        """Add an agent for these tenants; `*` is every tenant."""
         for tenant in tenants:
             self._agents.setdefault(tenant, {}).setdefault(agent.info.name, agent)
 
     def add_tool(self, tool: Tool, tenants: Iterable[str]) -> None:
-        """Offer a tool to these tenants; `*` is every tenant."""
+        """Add a tool for these tenants; `*` is every tenant."""
         offered = OfferedTool(tool, Parameters(tool.info.parameters), self.work_for)
         for tenant in tenants:
             self._tools.setdefault(tenant, {}).setdefault(tool.info.name, offered)
 
     def agents(self, tenant: str) -> list[Agent]:
-        """The tenant's agents: those of everybody first, then its own, each in the order they were added."""
+        """The tenant's agents: first those for all tenants, then its own, each in the order of addition."""
         configured = self._agents.get("*", {}) | self._agents.get(tenant, {})
         return _with(configured, self._published.get(tenant, EMPTY).agents)
 
     def tools(self, tenant: str) -> list[Tool]:
-        """The tenant's tools, in the order they were added."""
+        """The tenant's tools, in the same order."""
         configured = self._tools.get("*", {}) | self._tools.get(tenant, {})
         return [offered.tool for offered in _with(configured, self._published.get(tenant, EMPTY).tools)]
 

@@ -1,7 +1,7 @@
-"""Hot reload: scripts and entries that change on disk are described anew and swapped in, all at once.
+"""Hot reload: scripts and entries that change on disk are loaded again and swapped in, all at once.
 
-A call that is under way goes on with the version that it began with, as it holds it. A script that does not load any
-more stays as it was, and is reported as a failure that says so.
+A call in progress keeps the version that it began with. If a changed script does not load, its previous version stays,
+and the failure is reported.
 """
 
 import os
@@ -13,24 +13,24 @@ import structlog
 import trio
 
 from agents.changes import Change
+from agents.loading.watched import Files, look
 from agents.registry import Registry
 from agents.service import Service
-from agents.watched import Files, look
 from engine.config import Config, ConfigError, load_config
 
 log = structlog.get_logger("agents.reload")
 
-# How often the files are looked at, which takes 2 us each. Looking finds what notifications do not tell: files on other
-# machines, and folders whose symbolic link is pointed elsewhere. What changed between two looks may be half written, so
-# it is taken when two looks agree.
+# Interval for polling the files, which takes 2 us each. Polling finds changes that notifications miss: files on other
+# machines, and folders behind a symbolic link that is repointed. A file that changed between two polls may be half
+# written, so it is loaded once two polls agree.
 LOOK_EVERY_S = 0.2
-# What can change while the engine runs. Everything else needs a restart, and the log says so.
+# The sections that may change while the engine runs. All others need a restart, and the log says so.
 _LIVE = {"agents", "tools"}
 
 
 @asynccontextmanager
 async def reloading(service: Service) -> AsyncIterator[None]:
-    """Keep what can be called as the files are, while the block lasts. An error in it comes out of the block."""
+    """Keep agents and tools in step with the files, for as long as the block lasts. Its errors propagate."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reload_on_change, service, os.environ, Path.cwd())
         nursery.start_soon(service.active.watch)
@@ -39,7 +39,7 @@ async def reloading(service: Service) -> AsyncIterator[None]:
 
 
 async def reload_on_change(service: Service, environ: Mapping[str, str], cwd: Path) -> None:
-    """Keep what can be called as the files are. Runs until cancelled."""
+    """Keep agents and tools in step with the files. Runs until cancelled."""
     seen = service.files
     while True:
         await trio.sleep(LOOK_EVERY_S)
@@ -48,12 +48,12 @@ async def reload_on_change(service: Service, environ: Mapping[str, str], cwd: Pa
             continue
         while (again := await _after(LOOK_EVERY_S / 4, service)) != found:
             found = again
-        # Of a configuration that cannot be used nothing was loaded: it is tried again when it has changed once more.
+        # Nothing is loaded from an invalid configuration: the next attempt is after its next change.
         seen = service.files if await reload(service, environ, cwd) else found
 
 
 async def reload(service: Service, environ: Mapping[str, str], cwd: Path) -> bool:
-    """Load everything again, and swap it in if anything differs. False: the configuration cannot be used."""
+    """Load everything again, and swap it in if anything differs. Returns False if the configuration is invalid."""
     loaded = service.loaded
     if loaded.path is not None:
         try:
@@ -76,7 +76,7 @@ async def reload(service: Service, environ: Mapping[str, str], cwd: Path) -> boo
 
 
 def needs_restart(before: Config, after: Config) -> list[str]:
-    """The sections that differ and are read only at the start."""
+    """The sections that differ and are read at the start only."""
     return [
         name for name in type(before).model_fields
         if name not in _LIVE and getattr(before, name) != getattr(after, name)
@@ -84,7 +84,7 @@ def needs_restart(before: Config, after: Config) -> list[str]:
 
 
 def lists(registry: Registry) -> tuple[object, object]:
-    """What clients see of the agents and of the tools, to tell whether it changed."""
+    """The agents and the tools as clients see them, for comparison."""
     return registry.agent_infos(), registry.tool_infos()
 
 

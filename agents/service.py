@@ -1,4 +1,4 @@
-"""What every front end calls: agents and tools of a tenant, by name, with one path of checks for all of them."""
+"""The service behind every front end: calls of a tenant's agents and tools by name, with one path of checks."""
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,28 +11,27 @@ from typing import Any
 import structlog
 import trio
 
-from agents import calls
-from agents.active import ActiveVersions, AtHand
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
+from agents.code import calls
 from agents.documents import Documents
-from agents.loader import LoadFailure, load
-from agents.publishing import Publishing
+from agents.loading.loader import LoadFailure, load
+from agents.loading.watched import Files, look
+from agents.publishing.active import ActiveVersions, AtHand
+from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
-from agents.watched import Files, look
-from engine.bridge import env, fs, http, knowledge, sleep
+from control.files import control_path, packages_path
+from control.store import ControlStore, open_configured
+from control.usage import UsageLog
+from control.vaults import Vaults
+from engine.bridge.families import Host, open_families
 from engine.config import ConfigError, LoadedConfig
-from engine.control import versions
-from engine.control.files import control_path, packages_path
-from engine.control.store import ControlStore, open_configured
-from engine.control.usage import UsageLog
-from engine.control.vaults import Vaults
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, open_stores, store_path
 
@@ -41,7 +40,7 @@ log = structlog.get_logger("agents.service")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What can be called beside what files name: builtin tools, and the objects of a program that embeds the engine."""
+    """Agents and tools that do not come from files: builtin tools, and the objects of an embedding program."""
 
     builtins: Sequence[Tool]
     agents: Sequence[Any]
@@ -50,11 +49,11 @@ class Given:
 
 @dataclass(slots=True)
 class Service:
-    """One engine with everything that can be called on it. Made by `open_service`.
+    """One engine with its agents and tools. Made by `open_service`.
 
-    `store` has the documents of the tenant `default`, `stores` those of everybody.
-    `failures` and `warnings` are of the last time that scripts were loaded; `trouble` is why the configuration file, as
-    it is now, is not in force. `files` is the state of the files that was loaded.
+    `store` has the documents of the tenant `default`, `stores` those of all tenants.
+    `failures` and `warnings` are from the last load; `trouble` is the reason why the current configuration file is not
+    in force. `files` is the state of the files at the last load.
     """
 
     loaded: LoadedConfig
@@ -74,27 +73,27 @@ class Service:
     usage: UsageLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.usage = UsageLog(self.engine.book, self.control if self.loaded.config.tenants.enabled else None)
+        self.usage = UsageLog(self.engine.book, self.control.usage if self.loaded.config.tenants.enabled else None)
         folder = partial(packages_path, self.loaded.config.db.path)
         self.active = ActiveVersions(self.control, self.engine, self.registry, self.changes, folder)
         self.publishing = Publishing(self.control, self.engine, self.registry, self.active, self.stores.stored_bytes)
 
     def at_hand(self, tenant: Tenant) -> AtHand:
-        """A block in which all that the tenant has published, as of its beginning, can be called.
+        """Inside this block, everything that the tenant had published on entry can be called.
 
-        Whoever calls on a tenant's behalf is in one. Raises Problem `unavailable`.
+        Every call for a tenant must be inside one. Raises Problem `unavailable`.
         """
         return self.active.at_hand(tenant)
 
     async def stored_bytes(self, tenant: Tenant) -> int:
-        """What the tenant's documents and published packages take. Raises Problem `unavailable`."""
-        packages = await self.control.read(lambda db: versions.stored_bytes(db, tenant.id))
+        """The size of the tenant's documents and published packages. Raises Problem `unavailable`."""
+        packages = await self.control.versions.stored_bytes(tenant.id)
         return packages + await self.stores.stored_bytes(tenant.id)
 
     async def load_again(self, loaded: LoadedConfig) -> None:
-        """Load what this configuration names, and let it be what can be called. Raises ConfigError as `load` does."""
+        """Load the scripts of this configuration, and switch to them. Raises ConfigError as `load` does."""
         given = self.given
-        files = await look(loaded)  # before they are read: what changes from now on is seen as changed
+        files = await look(loaded)  # before they are read, so that later changes are seen as changes
         result = await load(
             loaded.config, self.engine, self.registry, builtins=given.builtins, agents=given.agents, tools=given.tools
         )
@@ -114,12 +113,12 @@ class Service:
         return [info for info in infos if info.name in allowed]
 
     def agent_info(self, tenant: Tenant, name: str) -> AgentInfo | None:
-        """What lists show of one agent of the tenant."""
+        """The list entry of one agent of the tenant."""
         agent = self.registry.agent(tenant.id, name)
         return None if agent is None else agent.info
 
     def tool_info(self, tenant: Tenant, name: str) -> ToolInfo | None:
-        """What lists show of one tool of the tenant."""
+        """The list entry of one tool of the tenant."""
         offered = self.registry.tool(tenant.id, name)
         return None if offered is None else offered.tool.info
 
@@ -130,12 +129,12 @@ class Service:
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call
     ) -> tuple[str, ...] | None:
-        """What an agent says that an argument may become; None when it says nothing. Raises Problem as resolve does."""
+        """An agent's values for a partly typed argument; None if it offers none. Raises Problem as `resolve` does."""
         agent = self._agent(call.tenant, name)
         return await agent.complete(argument, value, given, call) if isinstance(agent, Completes) else None
 
     async def resolve(self, name: str, arguments: Mapping[str, Any], call: Call) -> Resolved:
-        """An agent's prompt. Raises Problem: not_found, bad_request (a required argument), what the agent raises."""
+        """An agent's prompt. Raises Problem: not_found, bad_request (a missing argument), and what the agent raises."""
         agent = self._agent(call.tenant, name)
         for argument in agent.info.arguments:
             given = arguments.get(argument.name)
@@ -146,7 +145,7 @@ class Service:
         return await agent.resolve(arguments, call)
 
     async def call_tool(self, name: str, params: Mapping[str, Any], call: Call, agent: str | None = None) -> Called:
-        """A tool's answer. Checked in this order: the agent, whether the tool is in its list, the tool, parameters.
+        """A tool's answer. Checks, in this order: the agent exists, its list has the tool, the tool exists, parameters.
 
         Raises Problem: not_found, tool_not_allowed, bad_request, and what the tool raises.
         """
@@ -168,17 +167,17 @@ class Service:
 
     def _missing(self, tenant: Tenant, kind: str, name: str) -> str:
         failed = [each for each in self.failures if each.name == name and each.kind.startswith(kind)]
-        # To everybody else, a tenant's script that does not load is as unknown as one that does.
+        # For other tenants, a tenant's script that does not load is as unknown as one that does.
         if any({tenant.id, "*"} & set(each.tenants) for each in failed):
             return f"{kind} '{name}' failed to load; the log and `engine doctor` say why"
         return f"no {kind} registered with name: {name[:128]}"
 
 
 def _private_files(loaded: LoadedConfig) -> list[Path]:
-    """What of the engine's own no script may read: it holds secrets and everybody's documents. Files and folders."""
+    """The engine's own files and folders, which no script may read: they hold secrets and all tenants' documents."""
     config = loaded.config
     named = (config.db.path, control_path(config))
-    # Of a link, the log and its index lie beside what it leads to.
+    # For a symbolic link, the WAL and its index are beside the target.
     stores = {*named, *(Path(os.path.realpath(path)) for path in named)}
     beside = [Path(f"{path}{suffix}") for path in stores for suffix in ("", "-wal", "-shm", "-journal")]
     folders = [store_path(config.db.path, "any").parent, packages_path(config.db.path, DEFAULT_TENANT.id)]
@@ -186,7 +185,7 @@ def _private_files(loaded: LoadedConfig) -> list[Path]:
     return [*beside, *folders, *(path for path in others if path is not None)]
 
 
-# What opening one raises, each with one line for the operator.
+# The errors of `open_service`, each with one line for the operator.
 CANNOT_OPEN = (ConfigError, SandboxUnavailable, StoreError)
 
 
@@ -196,39 +195,35 @@ async def open_service(
 ) -> AsyncIterator[Service]:
     """Open store and engine, load every script.
 
-    `agents` and `tools` are the objects of a program that embeds the engine (`agents.authoring`).
-    Raises StoreError (the store cannot be used), SandboxUnavailable (a required layer is missing) and ConfigError
-    (what is configured is more than this version does, or one of those objects cannot be used).
+    `agents` and `tools` are the objects of a program that embeds the engine (`agents.code.authoring`).
+    Raises StoreError (the store is unusable), SandboxUnavailable (a required layer is missing) and ConfigError (the
+    configuration needs more than this version can do, or one of those objects is unusable).
     """
     config = loaded.config
     configured = config.connectors.problems()
-    require_room(config)  # ahead of the stores, which start threads and would fail in other words
+    require_room(config)  # before the stores, which start threads and would fail with a less clear error
     async with (
         open_configured(config) as control,
         open_store(config.db.path, create=True, configured=configured) as store,
         open_stores(
             {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems
         ) as stores,
-        http.open_http() as outward,
+        open_families(
+            Host(stores.of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)))
+        ) as functions,
     ):
-        limit = config.retrieval.final_limit
         registry = Registry()
-        functions = (
-            *knowledge.functions(stores.of, default_limit=limit),
-            *outward.functions,
-            *env.functions(os.environ),
-            *fs.functions(_private_files(loaded)),
-            *sleep.functions(),
-            *calls.functions(registry),
-        )
-        async with open_engine(config, functions) as engine, trio.open_nursery() as nursery:
+        async with (
+            open_engine(config, (*functions, *calls.functions(registry))) as engine,
+            trio.open_nursery() as nursery,
+        ):
             engine.secrets = Vaults(control)
-            if config.tenants.enabled:  # without tenants no control store is made, least of all by a script
-                engine.tell_denied(lambda run, call: control.note_refused_call(run.tenant.id, run.name, call))
-            given = Given(builtin_tools(stores.of, default_limit=limit), agents, tools)
+            if config.tenants.enabled:  # without tenants no control store is created, least of all by a script
+                engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.name, call))
+            given = Given(builtin_tools(stores.of, default_limit=config.retrieval.final_limit), agents, tools)
             service = Service(loaded, engine, store, stores, registry, given, control)
             await service.load_again(loaded)
-            if config.tenants.enabled and (lost := await control.lost()) is not None:
+            if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:
                 log.warning(lost)
                 service.warnings += (lost,)
             nursery.start_soon(service.usage.keep)

@@ -1,4 +1,4 @@
-"""What a tool is to everybody above it: a name, JSON Schemas, honest annotations, and an answer when called."""
+"""The interface of tools: name, JSON Schemas, annotations, and `execute`, which returns an answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from engine.run import RunResult
 
 
 class ToolInfo(BaseModel):
-    """What discovery shows of a tool. `parameters` and `returns` are JSON Schema 2020-12 objects.
+    """A tool in lists. `parameters` and `returns` are JSON Schema 2020-12 objects.
 
-    The last four say what it does to the world (MCP, tool annotations); None where nobody knows.
+    The last four describe its side effects (MCP, tool annotations); None if unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,7 +32,7 @@ class ToolInfo(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A tool's answer (its flat JSON value) and, where a script made it, the run that it cost."""
+    """A tool's answer (its flat JSON value) and, if a script made it, the usage of that run."""
 
     value: Any
     run: RunResult | None = None

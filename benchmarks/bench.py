@@ -1,4 +1,4 @@
-"""One measurement from a plan to its result: who is asked is opened, the load made, the surroundings noted."""
+"""One measurement, from a plan to its result: opens the target, makes the load, records the environment."""
 
 import resource
 import signal
@@ -11,32 +11,32 @@ from typing import Any, Literal
 import trio
 
 from agents.service import Service
-from benchmarks import machine
-from benchmarks.account import OwnFigures
-from benchmarks.address import parse_url, resolve
 from benchmarks.cold import measure_cold
 from benchmarks.fitting import fit
-from benchmarks.mcp_target import Era, rest_of
-from benchmarks.pool_target import PoolTarget, open_pool_service
+from benchmarks.load.account import OwnFigures
+from benchmarks.load.schedule import Load, tenant_names
 from benchmarks.processes import Made, Work, make, make_together, open_target
 from benchmarks.publishing import publish_first, published, under_new_names
-from benchmarks.result import Asked, Surroundings, result_of
+from benchmarks.report import machine
+from benchmarks.report.result import Asked, Surroundings, result_of
 from benchmarks.scenario import Ask, Scenario, ScenarioError
-from benchmarks.schedule import Load, tenant_names
-from benchmarks.server_figures import ServerFigures
+from benchmarks.targets.address import parse_url, resolve
+from benchmarks.targets.mcp import Era, rest_of
+from benchmarks.targets.pool import PoolTarget, open_pool_service
+from benchmarks.targets.server_figures import ServerFigures
 from engine.config import LoadedConfig
 from engine.tenant import DEFAULT_TENANT
 
 _MEMORY_POLL_S = 0.5
-# The tables of a configuration that the result keeps.
+# The tables of the configuration that the result contains.
 _CONFIG = ("sandbox", "limits", "retrieval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that was asked for. `tenants` None: as the scenario says. `keys` are in the order of the tenants.
+    """All options. With `tenants` None, the scenario decides. `keys` are in the order of the tenants.
 
-    `own` is the user's configuration: what a pool runs with; of a server, what it is said to run with.
+    `own` is the user's configuration: a pool runs with it; for a server, it is what the user claims it runs with.
     """
 
     target: Literal["run", "http", "mcp"]
@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Watch:
-    """How a person follows a measurement: progress is told to `tell`, and `stop` ends it early with what there is."""
+    """Observation of a measurement: `tell` is called with progress, and `stop` ends it early with a partial result."""
 
     tell: Callable[..., None] | None = None
     stop: trio.Event = field(default_factory=trio.Event)
@@ -63,7 +63,7 @@ class Watch:
 
 @asynccontextmanager
 async def interrupts(stop: trio.Event) -> AsyncIterator[None]:
-    """While the block runs, Ctrl-C sets `stop` instead of raising. A second one is the ordinary one again."""
+    """While the block runs, Ctrl-C sets `stop` instead of raising. A second one raises KeyboardInterrupt again."""
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGINT) as arrived:
 
@@ -79,7 +79,7 @@ async def interrupts(stop: trio.Event) -> AsyncIterator[None]:
 
 
 async def measure(plan: Plan, watch: Watch) -> dict[str, Any]:
-    """Make the load and give its result.
+    """Make the load and return its result.
 
     Raises ScenarioError, Unfit (the target cannot answer the scenario), AddressError, ProcessFailed, and for a pool
     what opening one raises.
@@ -114,17 +114,17 @@ async def _pool(plan: Plan, watch: Watch) -> dict[str, Any]:
 
 
 async def _prepare(work: Work, service: Service) -> None:
-    """Let the tenants of a load that publishes be in the pool's own control store, and publish what they call."""
+    """Create the tenants of a load that publishes in the pool's own control store, and publish what they call."""
     tenants = {*work.tenants, *(ask.tenant for ask in work.asks if ask.tenant is not None)}
     for tenant in tenants - {DEFAULT_TENANT.id}:
-        await service.control.create_tenant(tenant, actor="bench")
+        await service.control.tenants.create(tenant, actor="bench")
     await publish_first(work, PoolTarget(service))
 
 
 async def _with_memory(work: Work, service: Service, watch: Watch) -> tuple[Made, dict[str, int]]:
-    """The load, while the engine's own figure of its workers' memory is watched: shared pages count in each of them.
+    """Make the load, and track the engine's own figure for its workers' memory, which counts shared pages in each.
 
-    To look through the machine's processes here would hold up the load for milliseconds.
+    Reading the memory of processes from here would delay the load for milliseconds.
     """
     peak = 0.0
 
@@ -146,7 +146,7 @@ async def _with_memory(work: Work, service: Service, watch: Watch) -> tuple[Made
 async def _cold(plan: Plan, watch: Watch) -> dict[str, Any]:
     assert plan.own is not None
     load = replace(plan.load, rate=None, concurrency=1, warm_up_s=0.0)
-    async with open_pool_service(plan.scenario, plan.own) as service:  # also says whether it can be opened at all
+    async with open_pool_service(plan.scenario, plan.own) as service:  # also checks that it can be opened
         around = Surroundings(machine=machine.everything(), config=_config(plan.own), layers=_layers(service))
     async with interrupts(watch.stop):
         account, elapsed_s = await measure_cold(plan.scenario, plan.own, load, watch.stop)
@@ -156,7 +156,7 @@ async def _cold(plan: Plan, watch: Watch) -> dict[str, Any]:
 
 
 def _config(loaded: LoadedConfig) -> dict[str, Any]:
-    """What of a configuration the figures depend on. Nothing in these tables is secret."""
+    """The part of a configuration that the figures depend on. Nothing in these tables is secret."""
     return {name: getattr(loaded.config, name).model_dump(mode="json") for name in _CONFIG}
 
 
@@ -206,7 +206,7 @@ async def _server(plan: Plan, watch: Watch) -> dict[str, Any]:
 
 
 async def _make(work: Work, processes: int, watch: Watch) -> Made:
-    # With someone watching, the load is made in a process of its own, so that showing it does not hold it up.
+    # With a live display, a separate process makes the load, so that the display does not delay it.
     if processes > 1 or watch.tell is not None:
         return await make_together(work, processes, watch.stop, watch.tell)
     target = await open_target(work)
@@ -217,9 +217,9 @@ async def _make(work: Work, processes: int, watch: Watch) -> Made:
 
 
 def _tenants(plan: Plan) -> tuple[tuple[str, ...], dict[str, str], list[str]]:
-    """The tenants that a server is asked as, their keys, and what to say of it. Raises ScenarioError.
+    """The tenants to call a server as, their keys, and notes about them. Raises ScenarioError.
 
-    Keys are in the order of the load's tenants, if a request is of any of them, and then of those that requests name.
+    Keys are in the order of the load's tenants, if any request is for one, and then of those that requests name.
     """
     scenario = plan.scenario
     count = plan.tenants or scenario.tenants

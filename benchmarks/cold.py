@@ -1,25 +1,25 @@
-"""The scenario `cold`: what the first call costs, after the engine has started and after it was idle.
+"""The scenario `cold`: the cost of the first call, after the start of the engine and after an idle time.
 
 Not a load: one call at a time, each time in a new engine. The latencies of the result are those of first calls; the
-start itself, a second call and one after idling stand beside them, under their own names.
+start itself, a second call and one after idling are reported beside them, under their own names.
 """
 
 from dataclasses import replace
 
 import trio
 
-from benchmarks.account import Recorder
-from benchmarks.pool_target import PoolTarget, open_pool_service
+from benchmarks.load.account import Recorder
+from benchmarks.load.schedule import Load, Request
 from benchmarks.scenario import Scenario
-from benchmarks.schedule import Load, Request
+from benchmarks.targets.pool import PoolTarget, open_pool_service
 from engine.config import LoadedConfig
 
-# As many engines at least, however short the time: one alone says little.
+# Least number of engines, however short the time: one alone says little.
 LEAST = 3
 
 
 async def measure_cold(scenario: Scenario, own: LoadedConfig, load: Load, stop: trio.Event) -> tuple[Recorder, float]:
-    """The account, and for how many seconds it was measured. Ends early when `stop` is set."""
+    """The account, and the seconds measured. Ends early when `stop` is set."""
     account = Recorder(load)
     begin = trio.current_time()
     made = 0
@@ -38,7 +38,7 @@ async def measure_cold(scenario: Scenario, own: LoadedConfig, load: Load, stop: 
                 answer = await target.send(request)
                 if name == "first call":
                     account.in_flight += 1
-                    # Placed within the measured time, however long the last one took.
+                    # Count it within the measured time, however long the last one took.
                     shift = min(due - begin, load.total_s * (1 - 1e-9)) - due
                     account.ended(request, due + shift, trio.current_time() + shift, answer)
                 else:

@@ -1,4 +1,4 @@
-"""Before a server is loaded: whether it takes the keys, which agents and tools it has, and so what is asked of it."""
+"""Checks before loading a server: whether it accepts the keys, its agents and tools, and which requests fit them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,26 +7,23 @@ from typing import Any
 import orjson
 import trio
 
-from benchmarks.client import Client, Failed
-from benchmarks.http_target import outcome_of
-from benchmarks.mcp_target import McpTarget
 from benchmarks.processes import Work
 from benchmarks.scenario import HOSTILE_TENANT, Ask, Scenario
+from benchmarks.targets.client import Client, Failed
+from benchmarks.targets.mcp import McpTarget
+from benchmarks.targets.rest import outcome_of
+from benchmarks.targets.target import Unfit
 from engine.errors import Code
 
-# How long a server may take to say what it has for one tenant.
+# How long a server may take to list the agents and tools of one tenant.
 _TIMEOUT_S = 3.0
 
 _REFUSED = (Code.UNAUTHORIZED.value, Code.FORBIDDEN.value)
 
 
-class Unfit(Exception):
-    """The target cannot answer what the scenario asks, or refuses a key. One line, for the user."""
-
-
 @dataclass(frozen=True, slots=True)
 class Has:
-    """The names of what a tenant may call."""
+    """The names of a tenant's agents and tools."""
 
     agents: Sequence[str]
     tools: Sequence[str]
@@ -34,7 +31,7 @@ class Has:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What to ask of a server, what people should know of that, and whether it answered like an engine."""
+    """The requests for a server, notes about them, and whether it answered like an engine."""
 
     asks: tuple[Ask, ...]
     notes: Sequence[str]
@@ -42,9 +39,9 @@ class Fitted:
 
 
 async def fit(work: Work, scenario: Scenario) -> Fitted:
-    """The requests of the work, or what stands in for those that this server cannot answer.
+    """The requests of the work, with replacements for those that this server cannot answer.
 
-    Raises Unfit when the server refuses a key, or lacks what a request asks for and nothing stands in for it.
+    Raises Unfit if the server refuses a key, or lacks what a request needs and there is no replacement.
     """
     has = await _look(work)
     if has is None:
@@ -79,21 +76,21 @@ def _askers(ask: Ask, has: Mapping[str | None, Has], work: Work) -> Sequence[str
 
 def _answers(has: Has, ask: Ask, asks: Sequence[Ask]) -> bool:
     if ask.kind == "agent":
-        # What the load itself publishes is there when it begins.
+        # Agents that the load itself publishes exist when it begins.
         return ask.what in has.agents or any(each.kind == "publish" and each.what == ask.what for each in asks)
     return ask.kind != "tool" or ask.what in has.tools
 
 
 def _key(work: Work, tenant: str) -> str:
-    """A key as its owner finds it; never the key itself."""
+    """A description of a key by which its owner finds it; never the key itself."""
     return f"key {list(work.keys).index(tenant) + 1} of --key-file ({tenant!r})"
 
 
-# ---- what a server says of itself --------------------------------------------------------------------------------
+# ---- the server's lists -------------------------------------------------------------------------------------------
 
 
 async def _look(work: Work) -> dict[str | None, Has] | None:
-    """What each tenant may call; None when the server does not answer like an engine. Raises Unfit."""
+    """The agents and tools of each tenant; None if the server does not answer like an engine. Raises Unfit."""
     found: dict[str | None, Has] = {}
     for tenant in work.keys or (None,):
         try:
@@ -139,7 +136,7 @@ async def _over_rest(work: Work, tenant: str | None) -> Has:
 
 
 def _names_in(body: bytes, key: str) -> list[str] | None:
-    """The names in a list such as `{"agents": [{"name": ...}]}`; None when it is not one."""
+    """The names in a list such as `{"agents": [{"name": ...}]}`; None if it has another form."""
     try:
         value: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

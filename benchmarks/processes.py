@@ -1,9 +1,9 @@
-"""Several processes that make one load together, each its part: for more requests than one core can send.
+"""Several processes that make one load together, each a part of it: for more requests than one core can send.
 
-    python -m benchmarks.processes        (started by `engine bench --processes N`; not for people)
+    python -m benchmarks.processes        (started by `engine bench --processes N`; not a command for users)
 
-Each child reads its job as one line of JSON, says that it is ready, waits for the common moment to start, tells its
-progress every second and at last its account. When its standard input ends, it stops and tells what it has.
+Each child reads its job as one line of JSON, reports that it is ready, waits for the common start time, sends its
+progress every second and its account at the end. At the end of its standard input, it stops and sends what it has.
 """
 
 import gc
@@ -21,35 +21,35 @@ from typing import Any, Literal
 import msgspec
 import trio
 
-from benchmarks.account import Recorder
-from benchmarks.address import Address
-from benchmarks.http_target import HttpTarget
-from benchmarks.load import Target, make_load
-from benchmarks.mcp_target import Era, McpTarget
-from benchmarks.progress import Progress
+from benchmarks.load.account import Recorder
+from benchmarks.load.making import Target, make_load
+from benchmarks.load.progress import Progress
+from benchmarks.load.schedule import WHOLE, Load, Share
+from benchmarks.load.timer import precise_timer
 from benchmarks.scenario import Ask
-from benchmarks.schedule import WHOLE, Load, Share
-from benchmarks.timer import precise_timer
+from benchmarks.targets.address import Address
+from benchmarks.targets.mcp import Era, McpTarget
+from benchmarks.targets.rest import HttpTarget
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# How long after every process is ready the load starts: time for the word to reach them all.
+# The load starts this long after every process is ready: time for the start message to reach all of them.
 _HEAD_START_S = 0.2
 _READY_TIMEOUT_S = 60
 _TICK_S = 1.0
-# The longest line that a child may say: an account of a thousand tenants.
+# Bound on the length of a line from a child: an account of a thousand tenants.
 _LINE_BYTES = 256 << 20
 
 Tell = Callable[[Progress, float], None]
 
 
 class ProcessFailed(Exception):
-    """A process of the tester ended before it told its account. One line."""
+    """A process of the tester ended before it sent its account. One line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A load as every process needs it: what is asked of whom, and how."""
+    """A load as every process needs it: the requests, the target and its options."""
 
     load: Load
     asks: tuple[Ask, ...]
@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(slots=True)
 class Made:
-    """What a process, or all together, made. `elapsed_s` is how much of the measured time there was."""
+    """The result of one process, or of all together. `elapsed_s` is the part of the measured time that took place."""
 
     account: Recorder
     cpu_shares: tuple[float, ...]
@@ -74,7 +74,7 @@ class Made:
 
 
 async def open_target(work: Work) -> HttpTarget | McpTarget:
-    """The server as a target. A session that cannot be begun shows in the outcomes of what is asked in it."""
+    """The server as a target. A session that cannot begin shows in the outcomes of its requests."""
     assert work.address is not None
     if work.target == "http":
         return HttpTarget(work.address, work.keys)
@@ -82,17 +82,17 @@ async def open_target(work: Work) -> HttpTarget | McpTarget:
     for tenant in work.keys or [None]:
         with trio.move_on_after(work.load.timeout_s) as scope:
             await target.begin(tenant)
-        if scope.cancelled_caught:  # a server that hangs once is not waited for as often as there are tenants
+        if scope.cancelled_caught:  # wait for a server that hangs once only, not once for each tenant
             break
     return target
 
 
 async def make(work: Work, target: Target, stop: trio.Event, tell: Tell | None, start_at: float | None = None) -> Made:
-    """Make this process's part of the load. Ends early, with what it has, when `stop` is set."""
+    """Make this process's part of the load. Ends early, with a partial result, when `stop` is set."""
     load, account = work.load, Recorder(work.load)
     _allow_descriptors(load.max_in_flight)
     gc.collect()
-    gc.freeze()  # a collection of what was there before would stop the clock for everything that is on its way
+    gc.freeze()  # a full collection of existing objects would delay every request in flight
     begin = trio.current_time() if start_at is None else start_at
     ended = begin
     clock = _CpuShare(begin + load.warm_up_s, begin + load.total_s)
@@ -149,7 +149,7 @@ class _CpuShare:
 
 
 def _allow_descriptors(connections: int) -> None:
-    """As many descriptors as the connections need, where this process may have them."""
+    """Raise the limit of descriptors to what the connections need, as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if soft < wanted:
@@ -190,7 +190,7 @@ class _Child:
 
 
 async def lines_of(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
-    """The lines that a stream brings, without their ends."""
+    """The lines of a stream, without their ends."""
     buffer = bytearray()
     while data := await stream.receive_some(65536):
         seen = len(buffer)
@@ -255,7 +255,7 @@ async def make_together(work: Work, count: int, stop: trio.Event, tell: Tell | N
 
 
 class _Joined:
-    """The progress of all children, told when each has said its own for this second."""
+    """The progress of all children, reported once each has sent its own for this second."""
 
     def __init__(self, count: int, tell: Tell | None) -> None:
         self._count, self._tell = count, tell
@@ -296,7 +296,7 @@ async def serve_parent(stdin: trio.abc.ReceiveStream, say: Callable[[Any], Await
             await say({"live": each.wire(), "at_s": at_s})
 
     def pass_on(each: Progress, at_s: float) -> None:
-        with suppress(trio.WouldBlock):  # a parent that does not listen misses some
+        with suppress(trio.WouldBlock):  # progress is dropped if the parent does not read it
             progress.send_nowait((each, at_s))
 
     start_at = trio.current_time() + (start - time.perf_counter())

@@ -1,7 +1,7 @@
-"""Loads that publish, as `churn` does: a name of their own, a version before the first call, nothing active after it.
+"""Loads that publish, as `churn` does: under a new name, with a version before the first call, none active after it.
 
-A name holds a bounded number of versions, and a version never changes. So each load publishes under a new name, and one
-load's versions are never in the way of another's.
+A name has a bounded number of versions, and a version never changes. So each load publishes under a new name, and the
+versions of one load never conflict with those of another.
 """
 
 import secrets
@@ -13,25 +13,25 @@ from urllib.parse import quote
 import orjson
 import trio
 
-from benchmarks.account import GARBAGE, NO_ANSWER, Answer
-from benchmarks.address import Address
-from benchmarks.client import Client, Failed, Response
-from benchmarks.fitting import Unfit
-from benchmarks.http_target import HttpTarget, outcome_of
-from benchmarks.load import Target
+from benchmarks.load.account import GARBAGE, NO_ANSWER, Answer
+from benchmarks.load.making import Target
+from benchmarks.load.schedule import Request
 from benchmarks.processes import Work
 from benchmarks.scenario import Ask
-from benchmarks.schedule import Request
-from sandbox.outcome import Outcome
+from benchmarks.targets.address import Address
+from benchmarks.targets.client import Client, Failed, Response
+from benchmarks.targets.rest import HttpTarget, outcome_of
+from benchmarks.targets.target import Unfit
+from sandbox.wire.outcome import Outcome
 
 # The number of the requests before the load: those of the load count from 0.
 _BEFORE = -1
-# How long a server may take to say what is active and to deprecate it.
+# How long a server may take to list the active versions and to deprecate them.
 _TIMEOUT_S = 5.0
 
 
 def under_new_names(asks: Sequence[Ask]) -> tuple[Ask, ...]:
-    """The requests with every agent that they publish under a name that no load had before."""
+    """The requests, with every published agent under a name that no load has used before."""
     published = {ask.what for ask in asks if ask.kind == "publish"}
     suffix = secrets.token_hex(4)
     return tuple(
@@ -41,7 +41,7 @@ def under_new_names(asks: Sequence[Ask]) -> tuple[Ask, ...]:
 
 
 async def publish_first(work: Work, target: Target) -> None:
-    """Publish a version of everything that the load calls, for each tenant. Raises Unfit when that is refused."""
+    """Publish a version of everything that the load calls, for each tenant. Raises Unfit if that is refused."""
     for ask, tenant in _published(work):
         answer = Answer(outcome=NO_ANSWER)
         with trio.move_on_after(work.load.timeout_s):
@@ -55,9 +55,9 @@ async def publish_first(work: Work, target: Target) -> None:
 
 @asynccontextmanager
 async def published(work: Work, address: Address) -> AsyncIterator[list[str]]:
-    """A block in which a server that speaks REST at this address has what the load calls. After it, none is active.
+    """Inside this block, the server with REST at this address has the agents that the load calls; none is active after.
 
-    Yields a list, which after the block says what is left there all the same, for people. Raises Unfit.
+    Yields a list of messages, filled after the block with what could not be removed. Raises Unfit.
     """
     left: list[str] = []
     if not any(_published(work)):
@@ -74,7 +74,7 @@ async def published(work: Work, address: Address) -> AsyncIterator[list[str]]:
 
 
 async def _take_out_of_service(work: Work, address: Address) -> list[str]:
-    """Deprecate what is active, so that no list shows it. Returns what failed first."""
+    """Deprecate the active versions, so that no list shows them. Returns the first failure."""
     client = Client(address)
     try:
         for ask, tenant in _published(work):
@@ -90,7 +90,7 @@ async def _take_out_of_service(work: Work, address: Address) -> list[str]:
 
 
 def _published(work: Work) -> Iterator[tuple[Ask, str]]:
-    """What the load publishes, and for whom."""
+    """The requests that publish, each with its tenant."""
     for ask in work.asks:
         if ask.kind == "publish":
             yield from ((ask, tenant) for tenant in (work.tenants if ask.tenant is None else (ask.tenant,)))

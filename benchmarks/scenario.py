@@ -1,9 +1,9 @@
-"""Scenarios: what is asked of a target, read from small TOML files that a user can copy.
+"""Scenarios: the requests for a target, read from small TOML files that a user can copy.
 
-The shipped ones are in `scenarios/`. A file says which requests are made and how often, and has the configuration that
-a server needs to answer them (`[config]`, the same tables as in engine.toml, paths relative to the file). With
+The shipped ones are in `scenarios/`. A file lists the requests and their weights, and has the configuration that a
+server needs to answer them (`[config]`, the same tables as in engine.toml, paths relative to the file). With
 `own = true` the requests name agents and tools of the user's own configuration, and there is no `[config]`. A request
-may also publish versions of an agent, for others to call.
+may also publish versions of an agent, for other requests to call.
 """
 
 import tomllib
@@ -12,40 +12,40 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.config import nearest
+from engine.names import nearest
 
 FOLDER = Path(__file__).with_name("scenarios")
 
 Kind = Literal["agent", "tool", "get", "publish", "front_end"]
 
-# Who sends the requests of --hostile.
+# The tenant of the requests of --hostile.
 HOSTILE_TENANT = "hostile"
 
 _EVERYONE = {"tenants": ["*"]}
 
-# What the script of a published version is called in its package.
+# The name of the script in the package of a published version.
 _MAIN = "main.lua"
 
-# A request that stands in a file, in the order in which they are told to people.
+# The kinds of requests in a file, in the order in which messages list them.
 _KINDS: tuple[Kind, ...] = ("agent", "tool", "get", "publish", "front_end")
 _REQUEST_KEYS = (*_KINDS, "script", "name", "arguments", "weight", "expect", "tenant", "beside", "from", "otherwise")
 _KEYS = ("about", "model", "rate", "own", "tenants", "zipf", "needs_tenants", "idle_s", "requests", "config")
 
 
 class ScenarioError(Exception):
-    """A scenario that cannot be used: unknown, malformed, or more than this target does. One line, for the user."""
+    """A scenario is unusable: unknown, malformed, or not supported by this target. One line, for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One kind of request.
 
-    `what` is the name of an agent or tool, or the path of a `get`; `front_end` asks the server for the cheapest answer
-    that runs nothing (`GET /health`, MCP `tools/list`). `publish` publishes a version of the agent `what`, whose script
-    is the file `script`. `{n}` in a text of `arguments` is replaced by the number of the request. `expect` are the
-    outcomes that are right; any other counts as an error. `weight` is the share among the requests of `--rate`; with
-    `beside` the request comes in addition, at so many times that rate, from the share `start` of the measured time on.
-    `otherwise` is asked of a server that does not have `what`.
+    `what` is the name of an agent or tool, or the path of a `get`; `front_end` requests the cheapest answer that runs
+    no script (`GET /health`, MCP `tools/list`). `publish` publishes a version of the agent `what`, whose script is the
+    file `script`. `{n}` in a string of `arguments` is replaced by the number of the request. `expect` lists the correct
+    outcomes; any other counts as an error. `weight` is the share among the requests of `--rate`; with `beside` the
+    request comes in addition, at so many times that rate, from the share `start` of the measured time on. `otherwise`
+    replaces the request on a server that does not have `what`.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Ask:
         return "the front end alone" if self.kind == "front_end" else f"{self.kind} {self.what}"
 
     def numbered(self, number: int) -> dict[str, Any]:
-        """The arguments of the request of this number."""
+        """The arguments of the request with this number."""
         return {key: _numbered(value, str(number)) for key, value in self.arguments.items()}
 
     def package(self, number: int) -> dict[str, Any]:
-        """What the request of this number publishes, as `PUT /agents/NAME` takes it: `arguments` are its `config`."""
+        """The package of the request with this number, for `PUT /agents/NAME`: `arguments` become its `config`."""
         return {
             "version": str(number + 1),
             "main": _MAIN,
@@ -95,11 +95,12 @@ def _numbered(value: Any, number: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One scenario. `given` is how it was asked for, a name or a file; `text` is its file, without the scripts; `rate`
+    """One scenario. `given` is the name or file on the command line; `text` is its file, without the scripts; `rate`
     (requests a second) is its default.
 
-    `zipf` and `tenant_zipf` are the exponents by which requests (beside their weights) and tenants are chosen, in their
-    order; 0 means evenly. `config` is what a server needs: its tables in the form of engine.toml, with absolute paths.
+    `zipf` and `tenant_zipf` are the exponents of the distributions of requests (in addition to their weights) and of
+    tenants, in their order; 0 means uniform. `config` is what a server needs: tables as in engine.toml, with absolute
+    paths.
     """
 
     name: str
@@ -119,18 +120,18 @@ class Scenario:
 
     @property
     def publishes(self) -> bool:
-        """Whether some of its requests publish."""
+        """Whether any of its requests publishes."""
         return any(ask.kind == "publish" for ask in self.asks)
 
     def scripts(self) -> list[Path]:
-        """The files that the scenario brings along, sorted."""
+        """The script files of the scenario, sorted."""
         groups = [group for sections in self.config.values() for group in sections.values()]
         entries = [entry for group in groups for entry in group.values()]
         given = [*(entry.get("path") for entry in entries), *(ask.script for ask in self.asks)]
         return sorted({Path(path) for path in given if path})
 
     def server_config(self) -> str:
-        """The lines that a server's configuration needs. Every tenant gets the scripts, where there are several."""
+        """The lines that a server's configuration needs. With several tenants, all of them get the scripts."""
         tables = {
             kind: {
                 section: {name: entry | _EVERYONE for name, entry in entries.items()}
@@ -156,7 +157,7 @@ def with_hostile(scenario: Scenario, percent: float) -> Scenario:
             for ask in _scaled(hostile.asks, weights(hostile.asks, hostile.zipf), share)
         ),
     )
-    if scenario.own:  # the user's configuration is taken as it is
+    if scenario.own:  # the user's configuration stays unchanged
         return replace(scenario, asks=asks, zipf=0.0)
     config: dict[str, Any] = {}
     for source in (scenario.config, hostile.config):
@@ -186,7 +187,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Scenario:
-    """A shipped scenario by its name, or one from a file: what ends in .toml. Raises ScenarioError."""
+    """A shipped scenario by its name, or one from a file, if it ends in .toml. Raises ScenarioError."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and name not in names():
         known = names()
@@ -248,7 +249,7 @@ def parse(text: str, name: str, folder: Path) -> Scenario:
 
 
 def _config(config: Any, name: str, folder: Path) -> dict[str, Any]:
-    """`[config]`: agents.KIND.NAME and tools.KIND.NAME, paths made absolute. The rest is the engine's to check."""
+    """`[config]`: agents.KIND.NAME and tools.KIND.NAME, with absolute paths. The engine checks the rest."""
     wrong = ScenarioError(f"{name}: config: expected tables such as [config.agents.script.NAME]")
     if not isinstance(config, dict):
         raise wrong
@@ -267,7 +268,7 @@ def _config(config: Any, name: str, folder: Path) -> dict[str, Any]:
 
 
 class _Table:
-    """One table of a file, with its place for errors."""
+    """One table of a file, with its location for errors."""
 
     def __init__(self, raw: Mapping[str, Any], where: str) -> None:
         self.raw = raw
@@ -331,7 +332,7 @@ def _ask(table: _Table, folder: Path, inherited: Mapping[str, Any]) -> Ask:
     otherwise = table.raw.get("otherwise")
     if otherwise is not None and not isinstance(otherwise, dict):
         raise ScenarioError(f"{table.where}: otherwise: expected a table, got {otherwise!r}")
-    # What is asked instead is the same request in the schedule and in the figures.
+    # The replacement is the same request in the schedule and in the figures.
     same = {key: settings[key] for key in ("name", "weight", "expect", "tenant", "beside", "start")}
     return Ask(
         kind=kind,
@@ -345,7 +346,7 @@ def _ask(table: _Table, folder: Path, inherited: Mapping[str, Any]) -> Ask:
 
 
 def _script(table: _Table, kind: Kind, folder: Path) -> tuple[str, str]:
-    """The file of the script that a request publishes, and its text; empty for one that publishes nothing."""
+    """The file of the script that a request publishes, and its text; empty if it publishes nothing."""
     given = table.text("script", "")
     if bool(given) != (kind == "publish"):
         raise ScenarioError(f"{table.where}: script: expected with `publish`, and with nothing else: a path")
@@ -363,7 +364,7 @@ def _script(table: _Table, kind: Kind, folder: Path) -> tuple[str, str]:
 
 
 def _toml(table: Mapping[str, Any], place: tuple[str, ...]) -> list[str]:
-    """A table in TOML: its own values first, then the tables in it. Values are what a parsed file can hold."""
+    """A table in TOML: its own values first, then the tables in it. Takes the values that a parsed file can have."""
     lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     if place and (lines or not table):
         lines = ["", f"[{'.'.join(map(_key, place))}]", *lines]
@@ -388,7 +389,7 @@ def _value(value: Any) -> str:
             return f"[{', '.join(map(_value, value))}]"
         case dict():
             return f"{{{', '.join(f'{_key(key)} = {_value(each)}' for key, each in value.items())}}}"
-    return str(value)  # numbers and dates are written as they print
+    return str(value)  # numbers, and dates in their standard form
 
 
 def _text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line: one program, one exit code, and one clear line on standard error when something is wrong."""
+"""The command line: one program, one exit code, and one clear line on standard error for an error."""
 
 import errno
 import os
@@ -10,7 +10,6 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError
 
-from cli import agent, audit, bench, doctor, init, key, mcp_config, secret, serve, store, sync, tenant, tool
 from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, note, one_line
 from cli.streams import OutputFailed
 
@@ -23,6 +22,34 @@ Exit codes: 0 fine; 1 the script, agent, search target or threshold failed, or a
 unknown name, the configuration, or a failure of the engine; 130 interrupted by Ctrl-C."""
 
 
+# Every command: its location, and its line in the help. A command's module is imported when it is called; the help of
+# the program imports none. A test compares the lines with the commands' docstrings.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("serve:serve", "Serve agents, tools and knowledge over REST and MCP until SIGTERM or Ctrl-C."),
+    "init": ("init:init", "Write a commented engine.toml and an empty store. What exists is left as it is."),
+    "doctor": (
+        "doctor:doctor",
+        "Check the configuration, store, embedder, scripts and sandbox layers.\n\n"
+        "Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store "
+        "cannot be used.",
+    ),
+    "agent": ("agent:app", "List, test, develop and begin agents."),
+    "tool": ("tool:app", "List, test, develop and begin tools."),
+    "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show what they used."),
+    "key": ("key:app", "Create, list and revoke API keys."),
+    "secret": ("secret:app", "Set, list and delete secrets of tenants."),
+    "audit": ("audit:audit", "Print control actions and denied host calls, oldest first."),
+    "bench": ("bench:app", "Measure how much load the engine holds, and how long a caller waits."),
+    "sync": ("sync:sync", "Bring the store up to date with its sources."),
+    "search": ("store:search", "Search the knowledge base."),
+    "get": ("store:get", "Print one document."),
+    "sources": ("store:sources", "List the sources, configured or with documents."),
+    "stats": ("store:stats", "Print how much is in the store."),
+    "export": ("store:export", "Print every document and chunk as JSON."),
+    "mcp-config": ("mcp_config:mcp_config", "Print what an MCP client has to be told to use this engine."),
+}
+
+
 def build() -> App:
     """The application with all its commands."""
     app = App(
@@ -33,18 +60,8 @@ def build() -> App:
         backend="trio",
         suppress_keyboard_interrupt=False,
     )
-    app.command(serve.serve)
-    app.command(init.init)
-    app.command(doctor.doctor)
-    app.command(agent.app)
-    app.command(tool.app)
-    for group in (tenant.app, key.app, secret.app):
-        app.command(group)
-    app.command(audit.audit)
-    app.command(bench.app)
-    for command in (sync.sync, store.search, store.get, store.sources, store.stats, store.export):
-        app.command(command)
-    app.command(mcp_config.mcp_config)
+    for name, (where, text) in COMMANDS.items():
+        app.command(f"cli.commands.{where}", name=name, help=text)
 
     @app.command
     def completions(shell: Shell, /) -> None:
@@ -55,7 +72,7 @@ def build() -> App:
 
 
 def _reordered(arguments: Sequence[str]) -> list[str]:
-    """Move a leading `--config PATH` behind the command, where it is understood: `engine --config x.toml stats`."""
+    """Move a leading `--config PATH` behind the command, which accepts it: `engine --config x.toml stats`."""
     rest = list(arguments)
     moved: list[str] = []
     while rest and (rest[0] == "--config" or rest[0].startswith("--config=")):
@@ -66,7 +83,7 @@ def _reordered(arguments: Sequence[str]) -> list[str]:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first error inside groups: nurseries wrap whatever leaves them."""
+    """The first error inside groups: nurseries wrap every exception that leaves them."""
     while isinstance(error, BaseExceptionGroup):
         interrupts = error.subgroup(KeyboardInterrupt)
         error = (interrupts or error).exceptions[0]
@@ -74,7 +91,7 @@ def _leaf(error: BaseException) -> BaseException:
 
 
 def _told(error: BaseException) -> tuple[int, str | None]:
-    """The exit code for an error and the line about it, if there is anything to say."""
+    """The exit code for an error, and the line about it, or None for no line."""
     match error:
         case Exit():
             return error.code, error.message
@@ -87,9 +104,9 @@ def _told(error: BaseException) -> tuple[int, str | None]:
         case OSError():
             said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             return UNUSABLE, said + (_tight() if error.errno in _OUT_OF_ROOM else "")
-    # Imported late and by name: most commands need none of these, and then they are not loaded.
+    # Compared by name, without importing: most commands need none of these modules, and then they are not loaded.
     if _is_a(error, "engine.errors", "Problem"):
-        from cli.run import exit_code_of
+        from cli.scripts.run import exit_code_of
 
         return exit_code_of(error), str(error)
     for module, name in (
@@ -104,9 +121,9 @@ def _told(error: BaseException) -> tuple[int, str | None]:
     return UNUSABLE, f"internal error: {type(error).__name__}: {error} (ENGINE_DEBUG=1 shows where){_tight()}"
 
 
-# What the kernel answers at a limit of the process.
+# The kernel's errors at a limit of the process.
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENOMEM, errno.EAGAIN)
-# Under less than this nothing is served: limit, what it counts, how much, in which unit it is shown, how it is set.
+# The least limits to work with: limit, what it counts, least value, unit in messages, how to set it.
 _LEAST = (
     (resource.RLIMIT_NOFILE, "open files", 128, 1, "ulimit -n"),
     (resource.RLIMIT_AS, "MiB of address space", 768 << 20, 1 << 20, "ulimit -v"),
@@ -115,7 +132,7 @@ _LEAST = (
 
 
 def _tight() -> str:
-    """The limits under which this process cannot do its work: errors that come of them do not name them."""
+    """The limits of this process that are too low to work with: the errors they cause do not name them."""
     found = []
     for which, counted, least, unit, how in _LEAST:
         soft, _ = resource.getrlimit(which)

@@ -1,4 +1,4 @@
-"""What the commands on tenants, keys, secrets and the audit log share: the open control store, and times."""
+"""Shared by the commands on tenants, keys, secrets and the audit log: the open control store, and times."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.options import load
-from cli.output import UNUSABLE, Exit, warn
+from cli.output import UNUSABLE, Exit, quiet_logs, warn
 
 if TYPE_CHECKING:
+    from control.store import ControlStore
     from engine.config import LoadedConfig
-    from engine.control.store import ControlStore
 
-# How the audit log names what is done here: whoever may write the control store's file.
+# The actor in the audit log for actions on the command line, which need write access to the control store's file.
 ACTOR = "cli"
 
 
 @asynccontextmanager
 async def control_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", "ControlStore"]]:
-    """The configuration and its control store, also while a server has it open. What is refused is exit code 2."""
-    from cli.run import quiet_logs
-    from engine.control.store import open_configured
+    """The configuration and its control store, which a server may have open too. A refused action is exit code 2."""
+    from control.store import open_configured
     from engine.errors import Problem
 
     quiet_logs()
@@ -33,20 +32,20 @@ async def control_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", 
 
 
 def warn_if_off(loaded: "LoadedConfig") -> None:
-    """Tell somebody who makes tenants or keys that nothing asks for them."""
+    """Warn that tenants and keys have no effect while tenants are off."""
     if not loaded.config.tenants.enabled:
         warn("tenants.enabled is false: the server asks for no keys and serves the tenant 'default' alone")
 
 
 def when(at: float | None, otherwise: str = "") -> str:
-    """A time as tables show it."""
-    from engine.control.records import shown_time
+    """A time in the form for tables."""
+    from control.records import shown_time
 
     return shown_time(at) or otherwise
 
 
 def numbers(given: list[str] | None, option: str) -> dict[str, float]:
-    """`NAME=VALUE` pairs with numbers. A wrong one is misuse."""
+    """`NAME=VALUE` pairs with numbers. Raises Exit (misuse) for an invalid one."""
     from cli.options import pairs
 
     found: dict[str, float] = {}

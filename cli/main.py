@@ -1,7 +1,7 @@
-"""Where the program begins, and where it ends: signals and standard streams, before anything else is imported.
+"""The entry point of the program: sets up signals and standard streams before anything else is imported.
 
-Half a second of imports is ahead, and a Ctrl-C may come at any moment of it. This module imports nothing but what the
-interpreter has loaded anyway; the rest is imported by `main`, behind its guard.
+The imports take half a second, and a Ctrl-C may arrive at any moment of it. This module imports only modules that the
+interpreter has loaded anyway; `main` imports the rest, behind its guard.
 """
 
 import os
@@ -24,12 +24,12 @@ def main() -> None:
         import atexit
         import signal
 
-        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, and stays so
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # if SIGINT is ignored, it stays ignored
         if ours:
-            # Nothing is begun while modules are imported, so that nothing is lost. A KeyboardInterrupt in there would
-            # also come out of whatever import swallows it, or not at all.
+            # Exit directly during the imports: no work has begun that could be lost. A KeyboardInterrupt might be
+            # swallowed by the module that is being imported, or turned into another error.
             signal.signal(signal.SIGINT, _leave)
-            # The interpreter puts the default back while it ends, by which a command that is done would die.
+            # The interpreter restores the default handler at exit, and a Ctrl-C would then kill a finished command.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         from cli import streams
 
@@ -53,7 +53,7 @@ def _leave(*_: object) -> None:
 
 
 def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Raise a KeyboardInterrupt again that came in a callback which cannot raise, such as a weak reference's."""
+    """Raise a KeyboardInterrupt again if it arrived in a callback that cannot raise, such as a weak reference's."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         import _thread
 
@@ -63,7 +63,7 @@ def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _interrupt_again() -> None:
-    # Later: at once it would be raised in the same callback. In time for a person either way.
+    # Delayed: sent at once, it would be raised in the same callback. The delay is too short to notice.
     time.sleep(0.01)
     os.kill(os.getpid(), 2)  # SIGINT; `signal` takes 3 ms to import
 

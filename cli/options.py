@@ -1,4 +1,4 @@
-"""The options that commands share, and the steps that they begin with."""
+"""The options that commands share, and their first steps."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,8 @@ TenantName = Annotated[str, Parameter(name="--tenant", help="Whose data.")]
 
 
 def load(path: Path | None, *, warnings: bool = True) -> "LoadedConfig":
-    """The configuration for a command started here. Its warnings go to standard error, unless the command tells them.
+    """The configuration for a command in this directory. Its warnings go to standard error, or with `warnings=False`
+    nowhere, for a command that prints them itself.
 
     Raises ConfigError.
     """
@@ -34,17 +35,17 @@ def load(path: Path | None, *, warnings: bool = True) -> "LoadedConfig":
 
 
 async def tenant_of(name: str, loaded: "LoadedConfig") -> "Tenant":
-    """The tenant that `--tenant` names, with its quotas. Raises Exit for one that there is not."""
+    """The tenant that `--tenant` names, with its quotas. Raises Exit if it does not exist."""
     from engine.tenant import DEFAULT_TENANT
 
     if name == DEFAULT_TENANT.id and not loaded.config.tenants.enabled:
         return DEFAULT_TENANT
-    from engine.control.store import open_configured
+    from control.store import open_configured
     from engine.errors import Code, Problem
 
     async with open_configured(loaded.config) as control:
         try:
-            return await control.known_tenant(name)
+            return await control.tenants.for_runs(name)
         except Problem as problem:
             if problem.code is not Code.NOT_FOUND:
                 raise
@@ -52,7 +53,7 @@ async def tenant_of(name: str, loaded: "LoadedConfig") -> "Tenant":
 
 
 def shown(path: Path, base: Path | None = None) -> str:
-    """A path as a person would type it: relative to `base` (or the working directory) when it is below it."""
+    """A path as a user would type it: relative to `base` (or the working directory) if it is inside it."""
     base = base or Path.cwd()
     return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 

@@ -1,6 +1,7 @@
-"""What every command prints and how it ends: results on standard output, everything else on standard error."""
+"""Output and exit codes of all commands: results on standard output, everything else on standard error."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,16 +12,16 @@ FAILED = 1  # the script, agent, search target or threshold failed; also a bad -
 UNUSABLE = 2  # misuse, unknown name, configuration, or our failure
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
-# Descriptions in lists are cut here, so that the columns stay on one line of a terminal.
+# Descriptions in lists are cut to this width, so that a row stays on one line of a terminal.
 DESCRIPTION_WIDTH = 80
 
-# C0 without tab and newline, DEL and C1: what could move the cursor or write to the clipboard of a terminal.
+# C0 without tab and newline, DEL and C1: characters that could move the cursor of a terminal or write to its clipboard.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _C1 = re.compile(r"[\x7f-\x9f]")
 
 
 class Exit(Exception):
-    """The command ends here with this exit code and this one line on standard error."""
+    """Ends the command with this exit code and this one line on standard error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -29,7 +30,7 @@ class Exit(Exception):
 
 
 def plain(text: object) -> str:
-    """The text with control characters made visible: documents and scripts must not steer a terminal."""
+    """The text with control characters made visible: documents and scripts must not control the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
 
 
@@ -38,12 +39,12 @@ def one_line(text: object) -> str:
 
 
 def say(text: str = "") -> None:
-    """Print to standard output, for people."""
+    """Print text to standard output."""
     print(plain(text))
 
 
 def note(text: str) -> None:
-    """Print to standard error, for people."""
+    """Print text to standard error."""
     print(plain(text), file=sys.stderr)
 
 
@@ -62,7 +63,7 @@ def indented(text: str, by: str = "  ") -> str:
 
 
 def table(rows: Iterable[Sequence[object]], *, heading: Sequence[str] | None = None, indent: str = "  ") -> None:
-    """Print rows in aligned columns; the last column is as wide as it likes."""
+    """Print rows in aligned columns; the width of the last column is not bounded."""
     from rich.cells import cell_len  # wide characters take two columns
 
     lines = [[one_line(cell) for cell in row] for row in ([heading] if heading else []) + list(rows)]
@@ -84,3 +85,10 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def mebibytes(count: int) -> str:
     return f"{count / (1024 * 1024):.1f} MiB"
+
+
+def quiet_logs() -> None:
+    """Keep the engine's log off the terminal: the command prints what matters. ENGINE_LOG turns it on again."""
+    from server import logs
+
+    logs.configure({"ENGINE_LOG": "critical", **os.environ})

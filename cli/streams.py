@@ -1,6 +1,6 @@
-"""Standard input, output and error as commands have them, whatever they are: closed, full, or without a reader.
+"""Standard input, output and error for commands, made safe to use: they may be closed, full, or without a reader.
 
-Imports nothing of ours and little else: it is in place before the program is loaded.
+Imports nothing of ours and little else: it runs before the program is loaded.
 """
 
 import errno
@@ -13,16 +13,16 @@ _UNUSABLE = 2  # as cli.output, which is not imported yet
 
 
 class OutputFailed(OSError):
-    """Standard output takes no more. Raised once; what is written after that is dropped."""
+    """A write to standard output failed. Raised once; later output is dropped."""
 
     @property
     def unread(self) -> bool:
-        """Whether its reader has closed it, which is no fault."""
+        """Whether the reader has closed it, which is no error."""
         return self.errno == errno.EPIPE
 
 
 class _Out(io.FileIO):
-    """A descriptor that drops what it cannot write. With `telling`, the first time is an OutputFailed."""
+    """A descriptor that drops output that it cannot write. With `telling`, the first failure raises OutputFailed."""
 
     def __init__(self, descriptor: int, *, telling: bool) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -37,26 +37,26 @@ class _Out(io.FileIO):
                 if self._telling:
                     self._dropping = True
                     raise OutputFailed(error.errno, error.strerror) from None
-                # A log on a disk that is full is tried again: there may be room by then.
+                # Standard error is tried again with the next line: the full disk of a log may have room by then.
         return memoryview(data).nbytes
 
 
 class _Closed(io.TextIOWrapper):
-    """Stands in for a stream that was closed when the program began: nothing to read, and nothing is kept."""
+    """Replaces a stream that was closed at the start: reads are at the end of file, and output is dropped."""
 
 
 def complete() -> None:
-    """Give the program all three streams. Of those that are closed nothing is read, and what is written is dropped.
+    """Set up all three streams. Closed ones are replaced by ones without input that drop their output.
 
-    Documents are UTF-8 whatever the locale says, and file names may be no text at all.
+    Documents are UTF-8 whatever the locale says, and file names may not be valid text.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         there: TextIO | None = getattr(sys, name)
         if there is None:
-            # Takes the number of the closed one, the lowest that is free: no store or socket may have it later.
+            # Takes the number of the closed one, as the lowest free one: no store or socket may get it later.
             descriptor = os.open(os.devnull, os.O_RDWR)
             reading, writing = (io.FileIO(descriptor, mode, closefd=False) for mode in ("rb", "wb"))
-            pair: Any = io.BufferedRWPair(reading, writing)  # all that a text stream uses, says the io module
+            pair: Any = io.BufferedRWPair(reading, writing)  # has all that TextIOWrapper uses (io module)
             stream: TextIO = _Closed(pair, "utf-8", "backslashreplace")
         elif number:
             raw: io.RawIOBase = _Out(there.fileno(), telling=number == 1)
@@ -68,12 +68,12 @@ def complete() -> None:
 
 
 def any_closed() -> bool:
-    """Whether one of the three was closed when the program began."""
+    """Whether one of the three was closed at the start."""
     return any(isinstance(stream, _Closed) for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def finish(code: int) -> int:
-    """Write out what is left; returns the exit code, which is another one where that fails."""
+    """Flush standard output; returns the exit code, or an error code if that fails."""
     try:
         sys.stdout.flush()
     except OutputFailed as failed:

@@ -7,7 +7,7 @@ them otherwise; importing one of its modules loads neither agents nor a server.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agents.authoring import Agent, AgentArgument, AgentPrompt, CallFailed, Context, PromptMessage, Tool
+    from agents.code.authoring import Agent, AgentArgument, AgentPrompt, CallFailed, Context, PromptMessage, Tool
     from server.program import serve, serve_async
 
 __all__ = [
@@ -30,7 +30,7 @@ if not TYPE_CHECKING:  # a checker would take any name for one of the door
 
             return getattr(program, name)
         if name in __all__:
-            from agents import authoring
+            from agents.code import authoring
 
             return getattr(authoring, name)
         raise AttributeError(f"module 'engine' has no attribute {name!r}")

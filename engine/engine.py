@@ -11,24 +11,26 @@ import msgspec
 import structlog
 import trio
 
-from engine import room, supervisor
+from engine import execution
 from engine.bridge import Bridge, HostContext, HostFunction
 from engine.config import Config
+from engine.egress.redaction import NOTHING_SECRET, Redactor
+from engine.egress.secrets import EMPTY_VAULT, NO_REFERENCES, NoSecrets, References, SecretSource
 from engine.errors import Code, LimitUse, Problem, ungrouped
-from engine.lag import LoopWatch, watched
+from engine.host.lag import LoopWatch, watched
 from engine.metrics import Metrics
-from engine.pool import NoWorker, Pool, PoolSettings, open_pool
 from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, shown
-from engine.run import RunRequest, RunResult, Usage
-from engine.scheduler import Refused, Scheduler, Ticket
-from engine.secrets import NoSecrets, SecretSource
+from engine.run import SILENT, Hearers, Prepared, RunRequest, RunResult, Usage
+from engine.scheduling.scheduler import Refused, Scheduler, Ticket
+from engine.scheduling.turns import Turn, Turns
 from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits, within
-from engine.turns import Turn, Turns
-from engine.usage import Book
-from sandbox.layers import REQUIRED
-from sandbox.limits import SPECS
-from sandbox.messages import LayerState
-from sandbox.outcome import Outcome
+from engine.usage import Accounts, Book
+from engine.workers import ulimits as room
+from engine.workers.pool import NoWorker, Pool, PoolSettings, WorkerState, open_pool
+from sandbox.wire.layers import REQUIRED
+from sandbox.wire.limits import SPECS
+from sandbox.wire.messages import LayerState
+from sandbox.wire.outcome import Outcome
 
 log = structlog.get_logger("engine")
 
@@ -37,8 +39,11 @@ log = structlog.get_logger("engine")
 ASIDE = 12
 # Scripts that may wait for being described, whatever the tenant's queue: the loader bounds how many it asks at a time.
 DESCRIBED_AT_ONCE = 1_000
-# Limits that were bound for scripts and tenants; beyond so many different ones all are bound anew.
+# Limits that were bound for scripts and tenants, and redactors that were made: beyond so many different ones all are
+# made anew.
 LIMITS_KEPT = 1024
+# How often workers without a run are looked at: 1 us each, and 8 for the memory of one that has computed since.
+INSPECT_S = 0.25
 # Tools may call tools so far down: a run waits for the one below it, and each holds a worker.
 MAX_DEPTH = 4
 
@@ -64,6 +69,32 @@ class LayerStatus:
     required: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerStatistics:
+    """One live worker. `tenant` is None until its first run."""
+
+    serial: int
+    pid: int
+    state: WorkerState
+    tenant: str | None
+    runs: int
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """What an engine does at one moment. Of the runs under way, `running` have a slot and `suspended` have none."""
+
+    workers: tuple[WorkerStatistics, ...]
+    spawned: int
+    running: int
+    suspended: int
+    queued: int
+
+    def workers_that_are(self, state: WorkerState) -> list[WorkerStatistics]:
+        return [worker for worker in self.workers if worker.state == state]
+
+
 class Engine:
     """A running engine. Made by `open_engine`; nothing that it started outlives that block."""
 
@@ -76,6 +107,7 @@ class Engine:
         self._config = config
         self._pool = pool
         self._bridge = bridge
+        self.host_calls = bridge.names
         tenants = config.tenants
         total = tenants.total
         self._scheduler = Scheduler(
@@ -92,11 +124,13 @@ class Engine:
         )
         # What was bound before: the configuration's limits stay what they are, and there are few combinations.
         self._limits: dict[tuple[object, ...], BoundLimits] = {}
-        self._quota_defaults = tenants.quota.model_dump()
-        self._usual_quotas = bind_quotas(DEFAULT_TENANT, self._quota_defaults, pool.settings.workers)
+        self._usual_quotas = bind_quotas(DEFAULT_TENANT, tenants.quota, pool.settings.workers)
+        # By the values that they mask. Each takes a search for some thirty forms of a value to make.
+        self._redactors: dict[tuple[str, ...], Redactor] = {}
         # What runs cost, until somebody writes it down.
         self.book = Book(time.time)
-        self._turns = Turns(self._scheduler, pool, self._ledger, self._has_started, self._send_away)
+        self._accounts = Accounts(metrics, self.book)
+        self._turns = Turns(self._scheduler, self._ledger, self._has_started, self._send_away)
         # Invariant: one event for every ticket that waits in the scheduler's queues, in the order in which they came.
         # One that starts as soon as it is offered never has one.
         self._starts: dict[Ticket, trio.Event] = {}
@@ -131,7 +165,7 @@ class Engine:
         """The tenant's quotas: its own, else those of `[tenants.quota]`."""
         if not tenant.quotas:
             return self._usual_quotas
-        return bind_quotas(tenant, self._quota_defaults, self._pool.settings.workers)
+        return bind_quotas(tenant, self._config.tenants.quota, self._pool.settings.workers)
 
     def count_request(self, tenant: Tenant) -> None:
         """A request of this tenant has come, whatever it asks. Raises Problem rate_limited; then it is not counted."""
@@ -186,15 +220,19 @@ class Engine:
         }
         return used if self._ledger is None else used | self._ledger.used(tenant.id, trio.current_time())
 
-    async def execute(self, request: RunRequest, inside: HostContext | None = None) -> RunResult:
+    async def execute(
+        self, request: RunRequest, inside: HostContext | None = None, hearers: Hearers = SILENT
+    ) -> RunResult:
         """Admit, queue, run. A script's failure is a result; a refusal before the start is a Problem.
 
         `inside` is the run on whose behalf this one is made: it shares that run's turn, deadline and budgets.
         Raises Problem: quota_exceeded, queue_full, queue_timeout (the tenant's), unavailable (draining, or no worker
-        can be made), bad_request (an argument that is not text). Cancelling kills the run's worker and reaps it first.
+        can be made), bad_request (an argument that is not text); and MissingSecret. Cancelling kills the run's worker
+        and reaps it first.
         """
+        prepared = await self._prepare(request, hearers)
         if inside is not None:
-            return await self._execute_nested(request, inside)
+            return await self._execute_nested(prepared, inside)
         if self.draining:
             raise Problem(Code.UNAVAILABLE, "the engine is shutting down", retry_after_s=1)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -203,33 +241,53 @@ class Engine:
         try:
             ticket = await self._admit(request, quotas)
         except Problem:
-            self.metrics.ended[Outcome.REJECTED] += 1
-            self.book.note(request, Outcome.REJECTED, Usage(queue_s=trio.current_time() - asked_at))
+            self._accounts.ended(request, Outcome.REJECTED, Usage(queue_s=trio.current_time() - asked_at))
             raise
         turn = self._turns.begin(request.tenant, quotas, ticket)
         try:
             assert ticket.started_at is not None
             queue_s = ticket.started_at - ticket.offered_at
             self.metrics.queue_seconds.observe(queue_s)
-            return await self._run(request, turn, queue_s)
+            return await self._run(prepared, turn, queue_s)
         finally:
             self._turns.end(turn)
             self._note_idle()
 
-    async def _execute_nested(self, request: RunRequest, inside: HostContext) -> RunResult:
+    async def _prepare(self, request: RunRequest, hearers: Hearers) -> Prepared:
+        """Raises MissingSecret where the script's own keys name a secret that it has not."""
+        own = self._redactor(request.masked) if request.masked else NOTHING_SECRET
+        if request.method is None:  # a script that is described has no keys yet
+            return Prepared(request, request.config, NO_REFERENCES, own, hearers)
+        vault = await self.secrets.vault(request.tenant.id)
+        # Most tenants have none: what every run would make anew is made once.
+        references = References(vault, request.authority.secrets) if vault is not EMPTY_VAULT else NO_REFERENCES
+        return Prepared(request, references.placed(request.config), references, vault.redactor(own), hearers)
+
+    def _redactor(self, masked: tuple[str, ...]) -> Redactor:
+        found = self._redactors.get(masked)
+        if found is None:
+            if len(self._redactors) >= LIMITS_KEPT:
+                self._redactors.clear()
+            found = self._redactors[masked] = Redactor(masked)
+        return found
+
+    async def _execute_nested(self, prepared: Prepared, inside: HostContext) -> RunResult:
         """Run on behalf of another run, within what that has left. Its deadline cancels this too."""
+        request = prepared.request
         depth = len(request.callers)
         assert 1 <= depth <= MAX_DEPTH
         assert inside.turn is not None
         started = trio.current_time()
         async with self._nested[depth - 1]:
             request = msgspec.structs.replace(request, limits=within(request.limits, inside.left()))
-            result = await self._run(request, inside.turn, trio.current_time() - started, nested=True)
+            prepared = msgspec.structs.replace(prepared, request=request)
+            result = await self._run(prepared, inside.turn, trio.current_time() - started, nested=True)
         inside.charge(result.usage)
         return result
 
-    async def _run(self, request: RunRequest, turn: Turn, queue_s: float, *, nested: bool = False) -> RunResult:
+    async def _run(self, prepared: Prepared, turn: Turn, queue_s: float, *, nested: bool = False) -> RunResult:
         """Run on a worker of the tenant's."""
+        request = prepared.request
         try:
             worker = await self._pool.lease(request.tenant.id, request.limits.values.cpu_s, nested=nested)
         except NoWorker as error:
@@ -237,8 +295,8 @@ class Engine:
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None
         clean = False
         try:
-            result = await supervisor.execute(request, worker, turn, self._bridge, self.metrics, self.book, queue_s)
-            clean = result.outcome.worker_survives
+            result = await execution.execute(prepared, worker, turn, self._bridge, self._accounts, queue_s)
+            clean = result.outcome.spec.worker_survives
             return result
         finally:
             self._pool.give_back(worker, clean=clean)
@@ -328,6 +386,17 @@ class Engine:
             ],
         }
 
+    def statistics(self) -> EngineStatistics:
+        """What the engine does now: for debugging, and for tests."""
+        workers = tuple(
+            WorkerStatistics(each.serial, each.pid, state, each.tenant, each.runs, each.resident_bytes)
+            for state, workers in self._pool.by_state().items()
+            for each in workers
+        )
+        scheduler = self._scheduler
+        suspended = scheduler.begun - scheduler.running
+        return EngineStatistics(workers, self._pool.spawned, scheduler.running, suspended, scheduler.queued)
+
     def render_metrics(self) -> bytes:
         """Prometheus text."""
         metrics = self.metrics
@@ -340,8 +409,21 @@ class Engine:
         """The engine's background work. Runs until cancelled."""
         with watched(self.loop):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(supervisor.inspect_workers, self._pool, self.metrics)
+                nursery.start_soon(inspect_workers, self._pool, self.metrics)
                 nursery.start_soon(self._turns.watch)
+
+
+async def inspect_workers(pool: Pool, metrics: Metrics) -> None:
+    """End workers that compute or grow although they have no run, and keep the gauge of all workers' memory true.
+
+    Runs until cancelled.
+    """
+    while True:
+        for worker, deed in pool.inspect():
+            metrics.security_events += 1
+            log.warning("security event", event_kind=f"a worker {deed}", tenant=worker.tenant)
+        metrics.worker_memory_bytes = sum(worker.resident_bytes for worker in pool.live() if worker.alive)
+        await trio.sleep(INSPECT_S)
 
 
 def _no_room(refused: Refused, quotas: BoundQuotas) -> Problem:

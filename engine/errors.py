@@ -1,22 +1,23 @@
 """What can go wrong, whose fault it is and what a caller should do: one exception, one list of codes.
 
-Every refusal and failure that a user may see is a `Problem`. REST, MCP and the command line render it (HTTP status,
-JSON-RPC code, exit code) from tables of their own; nobody else invents a message shape.
+Every refusal and failure that a user may see is a `Problem`. REST, MCP and the command line render it; HTTP status,
+JSON-RPC code and exit code follow from `CODES`. There is no other message shape.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
-from engine.tenant import LimitSource
+from engine.tenant import BoundLimits, LimitSource
+from sandbox.wire.limits import MIB, SPECS
+from sandbox.wire.outcome import Fault
 
 
 class Code(StrEnum):
-    """The `error.code` of the envelope (CONTRACT section 3)."""
+    """The `error.code` of the envelope (docs/http-api.md). `CODES` says what each one stands for."""
 
-    # the caller's fault: mend the request
     BAD_REQUEST = "bad_request"
     EMBEDDINGS_DISABLED = "embeddings_disabled"
     UNAUTHORIZED = "unauthorized"
@@ -29,12 +30,10 @@ class Code(StrEnum):
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     MISDIRECTED = "misdirected"
     BODY_TIMEOUT = "body_timeout"
-    # the tenant's share is used up: come back later
     RATE_LIMITED = "rate_limited"
     QUOTA_EXCEEDED = "quota_exceeded"
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
-    # the script's fault: retrying unchanged will fail again
     AGENT_ERROR = "agent_error"
     TOOL_ERROR = "tool_error"
     TIMEOUT = "timeout"
@@ -43,10 +42,64 @@ class Code(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     CALL_LIMIT = "call_limit"
     POLICY_VIOLATION = "policy_violation"
-    # ours: a retry may help
     WORKER_LOST = "worker_lost"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
+
+    @property
+    def spec(self) -> "CodeSpec":
+        return CODES[self]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSpec:
+    """One code: its HTTP status, whose fault it is, and whether the same request may succeed when it is sent again.
+
+    `wrong` is the part of the request that has to change first, where that is the caller's to change: a value in it,
+    the name of what it calls, its key, its form as a message, or what the engine has stored by now.
+    """
+
+    code: Code
+    status: int
+    fault: Fault
+    retry: bool = False
+    wrong: Literal["value", "name", "key", "message", "state"] | None = None
+
+
+CODES: dict[Code, CodeSpec] = {
+    spec.code: spec
+    for spec in (
+        CodeSpec(Code.BAD_REQUEST, 400, "caller", wrong="value"),
+        CodeSpec(Code.EMBEDDINGS_DISABLED, 400, "operator", wrong="value"),
+        CodeSpec(Code.UNAUTHORIZED, 401, "caller", wrong="key"),
+        CodeSpec(Code.FORBIDDEN, 403, "caller", wrong="key"),
+        CodeSpec(Code.TOOL_NOT_ALLOWED, 403, "caller", wrong="value"),
+        CodeSpec(Code.NOT_FOUND, 404, "caller", wrong="name"),
+        CodeSpec(Code.METHOD_NOT_ALLOWED, 405, "caller", wrong="message"),
+        CodeSpec(Code.CONFLICT, 409, "caller", wrong="state"),
+        CodeSpec(Code.TOO_LARGE, 413, "caller", wrong="message"),
+        CodeSpec(Code.UNSUPPORTED_MEDIA_TYPE, 415, "caller", wrong="message"),
+        CodeSpec(Code.MISDIRECTED, 421, "caller", wrong="message"),
+        CodeSpec(Code.BODY_TIMEOUT, 408, "caller", retry=True),
+        # the tenant's share is used up: it comes back with time
+        CodeSpec(Code.RATE_LIMITED, 429, "caller", retry=True),
+        CodeSpec(Code.QUOTA_EXCEEDED, 429, "caller", retry=True),
+        CodeSpec(Code.QUEUE_FULL, 429, "caller", retry=True),
+        CodeSpec(Code.QUEUE_TIMEOUT, 429, "caller", retry=True),
+        # the same call runs the same script into the same end
+        CodeSpec(Code.AGENT_ERROR, 500, "script"),
+        CodeSpec(Code.TOOL_ERROR, 500, "script"),
+        CodeSpec(Code.TIMEOUT, 408, "script"),
+        CodeSpec(Code.CPU_LIMIT, 408, "script"),
+        CodeSpec(Code.MEMORY_LIMIT, 500, "script"),
+        CodeSpec(Code.OUTPUT_LIMIT, 500, "script"),
+        CodeSpec(Code.CALL_LIMIT, 500, "script"),
+        CodeSpec(Code.POLICY_VIOLATION, 500, "script"),
+        CodeSpec(Code.WORKER_LOST, 503, "engine", retry=True),
+        CodeSpec(Code.UNAVAILABLE, 503, "engine", retry=True),
+        CodeSpec(Code.INTERNAL, 500, "engine", retry=True),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +116,22 @@ class LimitUse:
         return {
             "name": self.name, "bound": self.bound, "used": self.used, "unit": self.unit, "source": self.source,
         }  # fmt: skip
+
+
+def limit_use(limits: BoundLimits, name: str, used: float | None = None) -> LimitUse:
+    """The limit as an error shows it."""
+    return LimitUse(name, limits[name], used, SPECS[name].unit, limits.sources[name])
+
+
+def amount(value: float, unit: str) -> str:
+    """A bound for people: `30 s`, `64 MiB`, `200`."""
+    if unit == "s":
+        return f"{value:g} s"
+    if unit == "bytes":
+        return (
+            f"{value / MIB:g} MiB" if value >= MIB else f"{value / 1024:g} KiB" if value >= 1024 else f"{value:g} bytes"
+        )
+    return f"{value:g}"
 
 
 # What a message may have, in characters: twice a script's own error. It may quote what was sent, of any length.

@@ -1,6 +1,6 @@
 """What a tenant may use, and whether it may use more now. Pure: whoever asks says what time it is.
 
-A quota bounds a tenant over time or as a whole; a limit (`sandbox.limits`) bounds one run. Requests have a token
+A quota bounds a tenant over time or as a whole; a limit (`sandbox.wire.limits`) bounds one run. Requests have a token
 bucket. What is counted by the minute has a sliding window, so that no 60 seconds, wherever they begin, hold more than
 the quota: a bucket would let twice as much through.
 """
@@ -19,11 +19,15 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QuotaSpec:
-    """One quota. `default` None means as many as there are workers; `refusal` is what is told when it is used up."""
+    """One quota. `default` None means as many as there are workers; `refusal` is the message when it is used up.
+
+    Values are whole numbers of at least `least`, or, where that is None, any number above 0.
+    """
 
     name: str
     unit: Literal["s", "bytes", "count"]
     default: float | None
+    least: int | None
     reason: str
     enforced_by: str
     refusal: str
@@ -33,43 +37,43 @@ QUOTAS: dict[str, QuotaSpec] = {
     spec.name: spec
     for spec in (
         QuotaSpec(
-            "requests_per_second", "count", 20,
+            "requests_per_second", "count", 20, None,
             "reading and refusing a request costs the supervisor time, which everybody shares",
             "a token bucket in front of REST and MCP",
             "this tenant sends more than {bound} requests per second",
         ),
         QuotaSpec(
-            "burst", "count", 40,
+            "burst", "count", 40, 1,
             "clients start with several requests at once: two seconds' worth",
             "the size of that bucket",
             "this tenant sent more than {bound} requests at once",
         ),
         QuotaSpec(
-            "concurrent_runs", "count", None,
+            "concurrent_runs", "count", None, 1,
             "more runs than workers at once would only take turns",
             "the scheduler: further runs wait, or are refused with on_limit = \"reject\"",
             "this tenant has {used} runs under way; the limit is {bound}",
         ),
         QuotaSpec(
-            "queue_length", "count", 100,
+            "queue_length", "count", 100, 0,
             "a queue that cannot be worked off within its time-out is waiting for nothing",
             "the scheduler, when the run comes",
             "{used} runs of this tenant wait already; the limit is {bound}",
         ),
         QuotaSpec(
-            "cpu_seconds_per_minute", "s", 30,
+            "cpu_seconds_per_minute", "s", 30, None,
             "half of one core, all the time",
             "the scheduler before a run starts, its turn while it runs",
             "this tenant used {bound} seconds of CPU time within a minute",
         ),
         QuotaSpec(
-            "host_calls_per_minute", "count", 6_000,
+            "host_calls_per_minute", "count", 6_000, 1,
             "each costs the supervisor time, of which 0.3 ms count as the tenant's CPU time",
             "the scheduler before a run starts, the supervisor at every call",
             "this tenant made {bound} host calls within a minute",
         ),
         QuotaSpec(
-            "stored_bytes", "bytes", 1024 << 20,
+            "stored_bytes", "bytes", 1024 << 20, 1,
             "a disk that one tenant fills is full for everybody",
             "whoever stores documents or published files, before it does",
             "this tenant has stored {used} bytes; the limit is {bound}",

@@ -1,22 +1,23 @@
 """One run, as data: what is asked, what came of it, what it cost.
 
-What every run makes anew is a msgspec Struct: a frozen dataclass takes ten times as long to make.
+A request and a result are plain values, which msgspec writes and reads: they can be recorded, and sent to another
+process. What belongs to this process is apart, in `Hearers` and `Prepared`. What every run makes anew is a msgspec
+Struct: a frozen dataclass takes ten times as long to make.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from engine.egress import HostRule
+from engine.egress.redaction import Redactor
+from engine.egress.secrets import References
 from engine.errors import LimitUse
-from engine.redaction import NOTHING_SECRET, Redactor
-from engine.secrets import NO_REFERENCES, References
 from engine.tenant import BoundLimits, Tenant
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +56,22 @@ class Authority:
     it may read the files; `tools` may be called; `secrets` are names of those of its tenant, None: all of them.
     """
 
-    hosts: tuple[HostRule, ...] = ()
+    hosts: tuple[str, ...] = ()
     env: frozenset[str] = frozenset()
-    folder: Path | None = None
+    folder: str | None = None
     tools: tuple[str, ...] = ()
     secrets: frozenset[str] | None = frozenset()
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one run needs. `grants` are the names of the host calls it may make: nothing by default; `authority`
-    is what those calls may reach.
+    """Everything one run needs, as plain values. `grants` are the names of the host calls it may make: nothing by
+    default; `authority` is what those calls may reach.
 
     `root` is the table that the script declares (`agent`, `tool`); `method` is the function of it to call with `args`
-    (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields.
-    `redactor` takes the operator's secrets out of what the run logs and of how it failed; `secrets` are placeholders of
-    the tenant's. `callers` are the tools that are being executed around this run, outermost first.
+    (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields. `config`
+    are the script's own keys, in which `secret:NAME` stands for a secret of the tenant's; `config_last` puts them
+    behind `args`. `masked` are the operator's secrets, which are taken out of what the run logs and of how it failed.
+    `callers` are the tools that are being executed around this run, outermost first.
     """
 
     tenant: Tenant
@@ -79,15 +81,42 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None
     args: tuple[Any, ...] = ()
     config: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    config_last: bool = False
     limits: BoundLimits
     grants: frozenset[str] = frozenset()
     authority: Authority = Authority()
-    redactor: Redactor = NOTHING_SECRET
-    secrets: References = NO_REFERENCES
+    masked: tuple[str, ...] = ()
     callers: tuple[str, ...] = ()
-    on_progress: Callable[[float, str | None], None] | None = None
-    on_log: Callable[[LogLine], None] | None = None
-    on_call: Callable[[CallRecord], None] | None = None
+
+    def __repr__(self) -> str:  # `masked` and `config` hold values that no log may show
+        return f"<RunRequest {self.root}:{self.name} of {self.tenant.id}>"
+
+
+class Hearers(msgspec.Struct, frozen=True, kw_only=True):
+    """Callbacks, called while a run lasts: its log lines, its progress, and each host call once it was answered."""
+
+    log: Callable[[LogLine], None] | None = None
+    progress: Callable[[float, str | None], None] | None = None
+    call: Callable[[CallRecord], None] | None = None
+
+    def of_nested(self) -> "Hearers":
+        """Those of a run inside the run, whose progress is not that of the whole."""
+        return self if self.progress is None else Hearers(log=self.log, call=self.call)
+
+
+SILENT = Hearers()
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A request with what only this process has of it: placeholders for secrets, which `config` holds in place of their
+    names, the masks for texts, and the hearers.
+    """
+
+    request: RunRequest
+    config: Mapping[str, Any]
+    secrets: References
+    redactor: Redactor
+    hearers: Hearers
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,3 +162,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     logs: tuple[LogLine, ...] = ()
     logs_truncated: bool = False
+
+
+def new_run_id() -> str:
+    """A name for one run: 64 random bits in hexadecimal."""
+    return os.urandom(8).hex()

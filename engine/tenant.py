@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from sandbox.limits import SPECS, Limits
+from sandbox.wire.limits import SPECS, Limits, limits_of
 
 LimitSource = Literal["script", "tenant", "engine"]
 
@@ -59,7 +59,7 @@ def bind_limits(
     `asked` is the script's own wish, `defaults` is `[limits]`, `ceilings` is `[limits.max]`; all in the unit of the
     spec. A limit that was lowered, or that nobody asked for, is the tenant's or engine's, and an error says so.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, float] = {}
     sources: dict[str, LimitSource] = {}
     for name, spec in SPECS.items():
         candidates: list[tuple[float, LimitSource]] = [
@@ -68,6 +68,6 @@ def bind_limits(
         if name in tenant.ceilings:
             candidates.append((tenant.ceilings[name], "tenant"))
         candidates.append((ceilings.get(name, spec.ceiling), "engine"))
-        value, sources[name] = min(candidates, key=lambda candidate: candidate[0])  # ties: the first, so the nearest
-        values[name] = spec.kind(value)
-    return BoundLimits(Limits(**values), sources)
+        # Of equal ones the first, which is the nearest.
+        values[name], sources[name] = min(candidates, key=lambda candidate: candidate[0])
+    return BoundLimits(limits_of(values), sources)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from engine.metrics import Metrics
 from engine.run import RunRequest, Usage
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 
 class Account(NamedTuple):
@@ -138,6 +139,29 @@ class Book:
         if found is None:
             found = self._sheet[account] = Sums()
         return found
+
+
+# What did not run to its own end says nothing of how long runs take.
+_CUT_SHORT = frozenset({Outcome.CANCELLED, Outcome.REJECTED})
+
+
+class Accounts:
+    """The one door through which the end of a run is booked: in the engine's metrics and in the book of usage."""
+
+    def __init__(self, metrics: Metrics, book: Book) -> None:
+        self.metrics = metrics
+        self.book = book
+
+    def ended(self, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
+        """A run has ended, or was refused before it began. Called once for each."""
+        metrics = self.metrics
+        metrics.ended[outcome] += 1
+        if outcome not in _CUT_SHORT:
+            metrics.run_seconds.observe(usage.wall_s)
+            metrics.cpu_s += usage.cpu_s
+            for name, count in usage.host_calls.items():
+                metrics.host_calls[name] += count
+        self.book.note(request, outcome, usage)
 
 
 def together(*sheets: Sheet) -> dict[Account, Sums]:

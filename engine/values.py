@@ -1,12 +1,22 @@
-"""How many values there are in bytes that a stranger sent, known before any of them is made. Pure.
+"""Values of JSON and msgpack from strangers: counted before any is made, decoded within bounds, encoded for Lua. Pure.
 
 A value of JSON or msgpack is a Python object of 24 to 232 bytes behind one byte of text, and costs every pass over it
 50 to 300 ns. So bytes alone bound nothing: a megabyte of `[],` is 350,000 lists.
 """
 
+import gc
 import math
+import sys
+from collections.abc import Generator
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from engine.work import WORK
+from sandbox.wire.limits import Limits
+
+T = TypeVar("T")
 
 # A count over more bytes than this is made in slices of this size, 1.6 ms at most each: between two of them a caller
 # lets others run.
@@ -135,3 +145,147 @@ def is_plain(value: Any, depth: int) -> bool:
 
 _PLAIN = frozenset({str, int, float, bool, type(None), list, dict})
 _KEYS = frozenset({str})
+
+
+# ---- answers of scripts ------------------------------------------------------------------------------------------
+
+# What an answer may hold beside its outermost value. An answer of no more bytes than this cannot hold more.
+MAX_VALUES = WORK["answer"].max_values or 0
+# What an answer may take as JSON, an escaped character as six bytes: 20 MiB of nothing else take 34 to 49 ms.
+MAX_JSON_BYTES = WORK["answer as JSON"].max_bytes or 0
+# Counted at once: 3 ms.
+JSON_SLICE = 1024 * 1024
+
+
+class ValueRefused(Exception):
+    """A value from a worker that is not plain JSON data within bounds. `limit` names the limit, if it was one."""
+
+    def __init__(self, message: str, limit: str | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+def decode_value(raw: bytes, limits: Limits) -> Any:
+    """A script's answer as plain JSON data: dict, list, str, int, float, bool, None. Raises ValueRefused."""
+    if len(raw) > limits.output_bytes:
+        raise ValueRefused(f"is larger than {limits.output_bytes} bytes", "output_bytes")
+    if len(raw) > MAX_VALUES:
+        return drained(decoding(raw, limits))
+    value = _unpacked(raw, limits)
+    if not _is_plain(value, limits.value_depth):
+        _refuse(value, limits.value_depth, "")
+    return value
+
+
+def decoding(raw: bytes, limits: Limits) -> Generator[None, None, Any]:
+    """`decode_value` for what is within `output_bytes`, in pieces, between which the caller lets others run."""
+    try:
+        values = packed_values(raw, MAX_VALUES + 1)
+    except NotPlain:
+        raise ValueRefused("is not plain data") from None
+    if values > MAX_VALUES + 1:
+        raise ValueRefused(f"holds more than {MAX_VALUES} values and keys", "values")
+    yield
+    if 6 * len(raw) > MAX_JSON_BYTES:  # an escaped character is six bytes at most
+        room = MAX_JSON_BYTES - JSON_AROUND_VALUE * values
+        for at in range(0, len(raw), JSON_SLICE):
+            room -= json_bytes_at_most(raw[at : at + JSON_SLICE])
+            yield
+        if room < 0:
+            raise ValueRefused(
+                f"may take more than {MAX_JSON_BYTES} bytes as JSON, an escaped character counted as six", "json_bytes"
+            )
+    gc.disable()  # all that is made is alive, and looking for garbage in it takes as long again
+    try:
+        value = _unpacked(raw, limits)
+    finally:
+        gc.enable()
+    yield
+    if not is_plain(value, limits.value_depth):
+        yield
+        _refuse(value, limits.value_depth, "")
+    return value
+
+
+def drained(pieces: Generator[None, None, T]) -> T:
+    """What comes of work in pieces, done at once."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+
+def _unpacked(raw: bytes, limits: Limits) -> Any:
+    try:
+        return msgspec.msgpack.decode(raw)
+    except RecursionError:
+        raise ValueRefused(f"is nested deeper than {limits.value_depth} levels", "value_depth") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        raise ValueRefused("is not plain data") from None
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether it is JSON data of at most this depth, with text for keys."""
+    kind = type(value)
+    if kind is str or kind is int or value is None or kind is bool:
+        return True
+    if kind is dict:
+        if depth <= 0:
+            return False
+        for key, item in value.items():  # noqa: SIM110 (a generator takes twice as long)
+            if type(key) is not str or not _is_plain(item, depth - 1):
+                return False
+        return True
+    if kind is list:
+        if depth <= 0:
+            return False
+        for item in value:  # noqa: SIM110
+            if not _is_plain(item, depth - 1):
+                return False
+        return True
+    return kind is float and math.isfinite(value)
+
+
+def _refuse(value: Any, depth: int, path: str) -> None:
+    """Raise ValueRefused for the first part that is not plain. The prelude sends nothing of the kind."""
+    if isinstance(value, dict | list):
+        if depth <= 0:
+            raise ValueRefused(f"{path} is nested too deep".strip(), "value_depth")
+        if isinstance(value, list):
+            for i, item in enumerate(value):
+                _refuse(item, depth - 1, f"{path}[{i + 1}]")
+        else:
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ValueRefused(f"{path} has a key that is not text".strip())
+                _refuse(item, depth - 1, f"{path}.{key[:64]}")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueRefused(f"{path} is not a finite number".strip())
+    elif value is not None and not isinstance(value, str | int):
+        raise ValueRefused(f"{path} is not plain data".strip())
+
+
+def encode_value(value: Any) -> bytes:
+    """JSON data as one msgpack value for Lua. Integers beyond 64 bits become floats, as everywhere in JSON for Lua.
+
+    Raises UnicodeEncodeError for text with a lone surrogate, which UTF-8 cannot hold.
+    """
+    try:
+        return msgspec.msgpack.encode(value)
+    except OverflowError:
+        return msgspec.msgpack.encode(_floats_for_large(value))
+
+
+def _floats_for_large(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _floats_for_large(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_floats_for_large(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 64:
+        try:
+            return float(value)
+        except OverflowError:
+            return sys.float_info.max if value > 0 else -sys.float_info.max
+    return value

@@ -29,7 +29,7 @@ WORK: dict[str, WorkSpec] = {
     for spec in (
         WorkSpec(
             "head", "the head of a request is read",
-            16 * 1024, 128, "server/framing.py", "the operator: no key is known yet",
+            16 * 1024, 128, "server/transport/framing.py", "the operator: no key is known yet",
         ),
         WorkSpec(
             "chunks", "the chunks of a body are taken apart",
@@ -42,7 +42,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "bodies", "bodies are held, from their first byte to the end of the answer",
-            None, None, "64 of server.max_body_bytes or 1/16 of memory; half of it for a tenant (server/bodies.py)",
+            None, None, "64 of server.max_body_bytes or 1/16 of memory; half for a tenant (server/http/bodies.py)",
             "nothing is computed",
         ),
         # The SDK parses a message again, with the standard library: three times as slow as ours.
@@ -97,7 +97,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "validation", "parameters and answers of tools are held against their schema",
-            None, None, "40 ms by weights of keywords, values and characters (agents/schema_work.py)",
+            None, None, "40 ms by weights of keywords, values and characters (agents/shapes/schema_work.py)",
             "the tenant's CPU seconds",
         ),
         WorkSpec(

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from knowledge.sqlite import SqliteStore, open_empty_store, open_store
+from knowledge.sqlite.store import SqliteStore, open_empty_store, open_store
 from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, SearchQuery, SourceInfo
 
 T = TypeVar("T")

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from sandbox.wire.surface import HOST_CALLS
+
 Action = Literal["keep", "wrap", "remove"]
 
 
@@ -80,11 +82,9 @@ ADDED: tuple[str, ...] = (
     "base64.encode", "base64.decode",
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
-    "http.get", "http.post", "http.put", "http.patch", "http.delete", "http.basic_auth",
-    "env.get",
-    "fs.read", "fs.list",
-    "sleep",
+    "http.basic_auth",
     "secrets",
+    *(call.name for call in HOST_CALLS.values() if call.library != "context"),
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime
 
-from sandbox import allowlist
-from sandbox.messages import Run
+from sandbox import allowlist, stubs
+from sandbox.wire.messages import Run
+from sandbox.wire.surface import HOST_CALLS
 
 _UNBOUNDED = 1 << 50
 # Lua collects when the allocator refuses, but not where a stack is to grow (ldo.c 5.4.8, luaD_reallocstack): a script
@@ -22,7 +23,7 @@ _STACK_BYTES = 64 << 10
 _EPILOGUE_BYTES = 1 << 20
 # How frames of the stripped prelude show in a traceback, and how the C functions that it calls do.
 _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...)")
-# The files of the prelude that a run loads when it first needs them.
+# The parts of the prelude that a run loads when it first needs them: files, but for `host`, which is made of a list.
 MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
 )  # fmt: skip
@@ -31,6 +32,8 @@ MODULES = (
 Code = tuple[bytes, Literal[b"t", b"b"]]
 
 _FOLDER = Path(__file__).with_name("prelude")
+# Where `core.lua` has the functions that make host calls.
+_HOST_CALLS = b"--[[host calls]]"
 
 Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
 
@@ -51,7 +54,7 @@ class Prelude:
             return bytecode
 
         self.core = compiled(core_source(state))
-        self.modules = tuple(compiled((_FOLDER / f"{name}.lua").read_bytes()) for name in MODULES)
+        self.modules = tuple(compiled(_module_source(name)) for name in MODULES)
         self._compiler = state
         self._dump = state.execute(b"local dump = string.dump; return function(f) return dump(f) end")
 
@@ -83,7 +86,14 @@ def core_source(state: LuaRuntime) -> bytes:
         {", ".join(f"modules.{name}" for name in MODULES)} = ...
         local cut = (function() {allowlist.render(found)} end)()
     """
-    return preface.encode() + (_FOLDER / "core.lua").read_bytes()
+    before, after = (_FOLDER / "core.lua").read_bytes().split(_HOST_CALLS)
+    return preface.encode() + before + stubs.libraries(HOST_CALLS.values()).encode() + after
+
+
+def _module_source(name: str) -> bytes:
+    if name == "host":
+        return stubs.module(HOST_CALLS.values()).encode()
+    return (_FOLDER / f"{name}.lua").read_bytes()
 
 
 def _new_state() -> LuaRuntime:

@@ -3,13 +3,13 @@
 import os
 from typing import NoReturn
 
-from sandbox import messages
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
-from sandbox.frame import HEADER_BYTES, encode_frame
-from sandbox.kept import Kept
-from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
 from sandbox.vm import VM, Code, Prelude
+from sandbox.wire import messages
+from sandbox.wire.frame import HEADER_BYTES, encode_frame
+from sandbox.wire.kept import Kept
+from sandbox.wire.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
 
 # How a worker ends by itself. Any other status is evidence for the supervisor.
 EXIT_CHANNEL_CLOSED = 0

@@ -13,11 +13,11 @@ import socket
 from contextlib import suppress
 from typing import NoReturn
 
-from sandbox import messages
 from sandbox.confine import FLEET, attempt, cgroup, privileges, process, seccomp
 from sandbox.confine.plan import FleetPlan, Plan
-from sandbox.messages import Exited, Fork, Forked, Hello, LayerReport
 from sandbox.vm import VM, Prelude
+from sandbox.wire import messages
+from sandbox.wire.messages import Exited, Fork, Forked, Hello, LayerReport
 from sandbox.worker import EXIT_BROKEN, serve
 
 

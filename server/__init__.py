@@ -1,0 +1,1 @@
+"""REST and MCP over HTTP, MCP over stdio."""

@@ -17,23 +17,26 @@ from hypercorn.config import Config as HypercornConfig
 
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
-from server import connections, logs, rest
-from server.access import Access, is_loopback
-from server.asgi import App, Receive, Scope, Send, exchange_of, send_answer
-from server.auth import Auth
-from server.banner import listening, loaded_lines
-from server.guard import Guard
+from engine.host.process import prepare_process
+from server import logs
+from server.about import listening, loaded_lines
+from server.http.access import Access, is_loopback
+from server.http.asgi import App, Receive, Scope, Send, exchange_of, send_answer
+from server.http.auth import Auth
+from server.http.guard import Guard
 from server.logs import log
-from server.mcp_http import Mcp
+from server.mcp.endpoint import Mcp
 from server.problems import problem_answer
-from server.process import prepare_process
+from server.rest import routes as rest
+from server.transport import connections
 
 if TYPE_CHECKING:
     from agents.service import Service
 
-# Clients' connection pools keep idle connections for up to a minute; being the one who closes first races with them.
+# Clients' connection pools keep idle connections for up to a minute. A server that closes first races with a request
+# that the client is about to send.
 KEEP_ALIVE_S = 75
-# The guard ends requests when the graceful time is over, with an answer; connections are cut this much later.
+# The guard ends requests, with an answer, when the graceful time is over; connections are cut this much later.
 FAREWELL_S = 1.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -41,16 +44,16 @@ Opener = Callable[[LoadedConfig], Any]
 
 
 class Refused(Exception):
-    """The server cannot start as asked. One line for whoever started it."""
+    """The server cannot start as configured. The message is one line, for the person who started it."""
 
 
 @asynccontextmanager
 async def open_app(
     service: "Service", settings: ServerConfig, bind_host: str, mcp: Mcp | None = None
 ) -> AsyncIterator[Guard]:
-    """The ASGI application of a service, for as long as the block lasts. `mcp` speaks MCP in place of the usual one.
+    """The ASGI application of a service, for as long as the block lasts. `mcp` replaces the default MCP application.
 
-    An error in a background task cancels the block and comes out of it, so that nothing serves with half its parts.
+    An error in a background task cancels the block and propagates, so that a server never runs with parts missing.
     """
     speaking = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
     answering = rest.Rest(service)
@@ -67,7 +70,7 @@ async def open_app(
                 at_hand = True
                 await app(scope, receive, send)
         except Problem as problem:
-            if at_hand:  # an application's own fault: these tell their clients of problems themselves
+            if at_hand:  # raised inside an application: these answer problems themselves, so this is a fault of ours
                 raise
             await send_answer(problem_answer(problem), send)
 
@@ -91,12 +94,12 @@ async def serve_app(
     settings: ServerConfig | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` is set, then drain: in-flight requests get `graceful_timeout_s`, the rest is told and cut.
+    """Serve until `stop` is set, then drain: requests in flight get `graceful_timeout_s`, then an error, and are cut.
 
-    `settings` say how many connections may be open.
+    `settings` bounds the number of open connections.
     """
     settings = settings or ServerConfig()
-    # Half of the descriptors at most, so that the other half is left for workers and the store.
+    # At most half of the file descriptors: workers and the store need the other half.
     max_connections = min(settings.max_connections, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
     config = HypercornConfig()
     config.keep_alive_timeout = KEEP_ALIVE_S
@@ -127,7 +130,7 @@ async def serve_app(
 
 
 async def listen(host: str, port: int) -> trio.SocketListener:
-    """A listening socket. Raises Refused, with one line, when the address cannot be had."""
+    """A listening socket. Raises Refused, with one line, when the address cannot be bound."""
     try:
         # IPv4 first: `localhost` means 127.0.0.1 to more programs than it means ::1.
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -154,11 +157,11 @@ async def run_server(
     demo: bool = False,
     opener: Opener | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit status: 0 after a farewell, 1 after a fault, 2 if refused.
+    """Serve until SIGTERM or SIGINT and return the exit status: 0 after a drain, 1 after a fault, 2 if refused.
 
-    `bind` overrides the configured address; port 0 takes any free one and the banner says which. With `strict`, one
-    script that failed to load is reason enough not to start. A second signal ends everything at once, and the status is
-    that of a process which it killed: 130 or 143.
+    `bind` overrides the configured address; port 0 takes any free port, which the banner prints. With `strict`, the
+    server does not start if a script failed to load. A second signal ends everything at once; the status is then that
+    of a process killed by the signal: 130 or 143.
 
     Raises what opening the service raises: a store or a sandbox that cannot be used.
     """
@@ -166,10 +169,10 @@ async def run_server(
 
 
 async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -> int:
-    """Have a server be this process: its log, its signals, its exit status.
+    """Run a server as this process: set up its log and signal handling, and return its exit status.
 
-    `run(stop, serving)` serves until its end or until `stop` is set by the first signal, and sets `serving` when
-    everything is open. What it raises before that comes out, except Refused, which is told here.
+    `run(stop, serving)` serves until it is done or until the first signal sets `stop`, and sets `serving` once
+    everything is open. Exceptions before that propagate, except Refused, which is printed here.
     """
     logs.configure()
     prepare_process()
@@ -187,7 +190,7 @@ async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -
             print(f"error: {cause}", file=sys.stderr)
             return 2
         if not serving.is_set():
-            raise cause from None  # what could not be opened says itself why
+            raise cause from None  # its message already says what could not be opened, and why
         log.error("the server failed", exc_info=error)
         print("error: the server failed; the log above says why", file=sys.stderr)
         return 1
@@ -196,7 +199,7 @@ async def run_process(run: Callable[[trio.Event, trio.Event], Awaitable[int]]) -
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A service with its application and the socket it will answer on, at `url`; nothing is answered yet."""
+    """A service with its application and a bound socket at `url`; no request is served yet."""
 
     service: "Service"
     guard: Guard
@@ -208,7 +211,7 @@ class Ready:
 async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | None) -> AsyncIterator[Ready]:
     """Bind the address (`bind`, else the configured one) and open the service.
 
-    Raises Refused for an address that cannot be had or must not be, and what opening the service raises.
+    Raises Refused for an address that cannot be bound or is not allowed, and what opening the service raises.
     """
     settings = loaded.config.server
     try:
@@ -224,7 +227,7 @@ async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | N
         from agents.service import open_service
 
         opener = open_service
-    # The address first: it is the likeliest to fail, and opening a service starts processes.
+    # Bind first: it is the likeliest to fail, and opening a service starts processes.
     listener = await listen(host, port)
     from agents.reload import reloading
 
@@ -253,21 +256,21 @@ async def _run(
         if strict and service.failures:
             raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
         _say(listening(service, ready.url, demo=demo))
-        # What was imported and loaded lives as long as the process: taking it out of the collector's sight
-        # takes the long pauses of full collections away (p99 70 ms without it).
+        # Modules and scripts loaded so far live as long as the process. Freezing them removes the long pauses of full
+        # collections (p99 70 ms without it).
         gc.collect()
         gc.freeze()
         serving.set()
         timeout = settings.graceful_timeout_s
         await serve_app(ready.guard, ready.listener, stop, graceful_timeout_s=timeout, settings=settings)
-        # Whatever requests began has ended with them; this waits for what the engine began by itself.
+        # Runs that requests started have ended with them; this waits for work that the engine started by itself.
         with trio.move_on_after(timeout):
             await service.engine.drain()
     return 0
 
 
 def _say(lines: list[str]) -> None:
-    """Print for whoever started the server. A terminal of another encoding, or none at all, is no reason to fail."""
+    """Print the banner. A closed standard output, or an encoding that lacks a character, is not an error."""
     encoding = sys.stdout.encoding or "utf-8"
     with suppress(OSError, ValueError):
         print("\n".join(lines).encode(encoding, "replace").decode(encoding), flush=True)
@@ -279,12 +282,12 @@ def _url(host: str, listener: trio.SocketListener) -> str:
 
 
 class _Signals:
-    """The first signal asks for a farewell, unless things are still being opened; the second ends everything."""
+    """The first signal starts a drain, or cancels a start that is not complete; the second cancels everything."""
 
     def __init__(self) -> None:
         self.stop = trio.Event()
         self.serving = trio.Event()
-        # The exit status, where a second signal has ended everything.
+        # The exit status if a second signal ended everything, else 0.
         self.status = 0
 
     async def watch(

@@ -17,7 +17,7 @@ import structlog
 
 Processor = Callable[[Any, str, MutableMapping[str, Any]], Any]
 
-# What every event passes, ours or a library's. A processor that hides secrets belongs at the end, before rendering.
+# The processors of every event, ours or a library's. One that hides secrets belongs at the end, before rendering.
 SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -25,7 +25,7 @@ SHARED: tuple[Processor, ...] = (
     structlog.processors.format_exc_info,
 )
 
-# Libraries that tell of every request, or of a client's faults, at a level where ours are news.
+# Libraries that log every request, or clients' errors, at a level that we use for rare events.
 _QUIET = {
     "mcp": logging.WARNING,
     "hypercorn.error": logging.WARNING,
@@ -41,7 +41,7 @@ def _json(value: Any, **_: Any) -> str:
 
 
 def configure(environ: Mapping[str, str] = os.environ) -> None:
-    """Set up structlog and the standard library's logging. Once, before the first event; again is harmless."""
+    """Set up structlog and the standard library's logging. To be called before the first event; idempotent."""
     level = logging.getLevelNamesMapping().get(environ.get("ENGINE_LOG", "info").upper(), logging.INFO)
     form = environ.get("ENGINE_LOG_FORMAT") or ("console" if sys.stderr.isatty() else "json")
     renderer: Processor = (
@@ -71,9 +71,9 @@ def configure(environ: Mapping[str, str] = os.environ) -> None:
 
 @contextmanager
 def handed_on() -> Iterator[None]:
-    """Hand our events to the standard library's logging, where a program that embeds the engine decides about them.
+    """Route our events to the standard library's logging, which a program that embeds the engine configures.
 
-    A program that has set structlog up itself is left alone.
+    Does nothing if the program has configured structlog itself.
     """
     if structlog.is_configured():
         yield
@@ -95,7 +95,7 @@ def handed_on() -> Iterator[None]:
 
 
 def report(error: BaseException, where: str) -> str:
-    """Log a fault of ours with its traceback; returns the reference by which a caller may ask for it."""
+    """Log a fault of ours with its traceback. Returns the reference that the error to the caller quotes."""
     reference = secrets.token_hex(6)
     log.error("internal error", reference=reference, where=where, exc_info=error)
     return reference

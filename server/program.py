@@ -1,7 +1,7 @@
-"""The engine inside a program of somebody's own: `engine.serve`, and `engine.serve_async` for a trio loop that runs.
+"""The engine embedded in a program: `engine.serve`, and `engine.serve_async` inside a running trio loop.
 
-Both serve REST and MCP as `engine serve` does, with agents and tools that the program made itself besides those that
-the configuration names.
+Both serve REST and MCP as `engine serve` does, with agents and tools that the program defines in addition to those in
+the configuration.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from agents.authoring import Agent, Tool
+from agents.code.authoring import Agent, Tool
 from agents.service import CANNOT_OPEN, Service, open_service
 from engine.config import LoadedConfig, check_tables, load_config
 from server import logs
@@ -26,7 +26,7 @@ Configuration = str | Path | Mapping[str, Any] | LoadedConfig | None
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A server that answers at `url` (`http://HOST:PORT`, the port that it really has), and the service behind it."""
+    """A server at `url` (`http://HOST:PORT`, with the actual port), and its service."""
 
     url: str
     service: Service
@@ -35,9 +35,9 @@ class Serving:
 def loaded_config(config: Configuration) -> LoadedConfig:
     """The configuration of a program. Raises ConfigError.
 
-    A path names a TOML file; a mapping holds what such a file would (`{"server": {"bind": ...}, "agents": {...}}`);
-    None looks one up as the `engine` command does. Relative paths in it start at its `root`, by default the working
-    directory.
+    A path names a TOML file; a mapping has the contents of such a file (`{"server": {"bind": ...}, "agents": {...}}`);
+    None searches for a file as the `engine` command does. Relative paths in a mapping start at its `root`, by default
+    the working directory.
     """
     if isinstance(config, LoadedConfig):
         return config
@@ -57,15 +57,15 @@ def serve(
     bind: str | None = None,
     strict: bool = False,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then say farewell and return. The last line of a program.
+    """Serve until SIGTERM or Ctrl-C, then drain and return. Meant as the last line of a program.
 
-    `config` is a path, a mapping or None (looked up), see `loaded_config`. `agents` and `tools` are objects, or classes
-    to make them of, each with a `name`. `bind` is HOST:PORT in place of `[server] bind`; with `strict` a script that
-    does not load is reason not to start. Prints what it loaded and where it listens, and sets up the log on standard
-    error, as the command does.
+    `config` is a path, a mapping or None, see `loaded_config`. `agents` and `tools` are objects, or classes to
+    instantiate, each with a `name`. `bind` is HOST:PORT and overrides `[server] bind`; with `strict` the server does
+    not start if a script fails to load. Prints the loaded agents and tools and the address, and sets up the log on
+    standard error, as the command does.
 
-    What keeps it from starting is one line on standard error and SystemExit(2); a fault later on is SystemExit(1).
-    Raises RuntimeError inside a running trio loop: use `serve_async` there.
+    If it cannot start, it prints one line on standard error and raises SystemExit(2); a later fault raises
+    SystemExit(1). Raises RuntimeError inside a running trio loop: use `serve_async` there.
     """
     if trio.lowlevel.in_trio_run():
         raise RuntimeError("engine.serve starts a loop of its own; inside a running one use engine.serve_async")
@@ -90,11 +90,11 @@ async def serve_async(
 ) -> AsyncIterator[Serving]:
     """Serve for as long as the block lasts: `async with engine.serve_async(...) as serving: ...`.
 
-    When the block ends, requests under way get `server.graceful_timeout_s`; when it is cancelled or raises, everything
+    When the block ends, requests in flight get `server.graceful_timeout_s`; when it is cancelled or raises, everything
     ends at once. Prints nothing and handles no signals; its log goes to the standard library's `logging`, unless the
-    program has set structlog up itself.
+    program has configured structlog itself.
 
-    Raises ConfigError, StoreError, SandboxUnavailable, and `server.app.Refused` for an address that cannot be had.
+    Raises ConfigError, StoreError, SandboxUnavailable, and `server.app.Refused` for an address that cannot be bound.
     """
     loaded = loaded_config(config)
     settings = loaded.config.server

@@ -1,8 +1,8 @@
-"""MCP over standard input and output, for clients that start their servers as processes of their own.
+"""MCP over standard input and output, for clients that start their server as a child process.
 
-The SDK's server does the talking, in both eras. Its transport (2.3.0, on trio) would not do: it reads in a thread that
-nothing can cancel, so that SIGTERM waits for the client's next line; it takes lines of any length; and a malformed line
-gets no answer. The transport here is `Wire`: one JSON-RPC message a line, as the specification says.
+The SDK's server implements the protocol, in all revisions. Its transport (2.3.0, on trio) is not usable here: it reads
+in a thread that cannot be cancelled, so that SIGTERM waits for the client's next line; it accepts lines of any length;
+and a malformed line gets no answer. `Wire` replaces it: one JSON-RPC message a line, as the specification says.
 """
 
 import fcntl
@@ -10,344 +10,46 @@ import io
 import os
 import select
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as t
 import trio
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp.shared.subscriptions import event_to_notification
-from pydantic import ValidationError
 
+from control.identity import LOCAL
 from engine.config import LoadedConfig
-from engine.control.identity import LOCAL
-from engine.errors import Code, Problem
+from engine.errors import Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
+from server.about import loaded_lines
 from server.app import Opener, Refused, open_server, run_process, serve_app
-from server.banner import loaded_lines
-from server.logs import log, report
-from server.mcp import Handlers
-from server.mcp_caller import Caller, Context
-from server.mcp_http import refuse_message
-from server.mcp_listen import Listeners
-from server.mcp_log import SessionLevel
-from server.problems import INVALID_REQUEST, encode, internal, rpc_error
+from server.logs import log
+from server.mcp.caller import Caller, Context
+from server.mcp.handlers import Handlers
+from server.mcp.listen import Listeners
+from server.mcp.log import SessionLevel
+from server.mcp.wire import _FLUSH_S, Incoming, Outgoing, Wire
 
 if TYPE_CHECKING:
     from agents.service import Service
 
-# Requests under way at once. More than the engine queues for a tenant by default; what comes on top is refused.
-UNDER_WAY = 128
-# A client that closes our input waits about 2 s for our end before it sends SIGTERM (specification, lifecycle,
-# shutdown; the SDK's clients). So long may the last answers take, for those who pipe requests into us.
-LAST_ANSWERS_S = 1.0
-# How often it is looked, while waiting for that, whether anybody still reads.
-_LOOK_EVERY_S = 0.05
-# How long the last lines may take to be read by the client.
-_FLUSH_S = 1.0
 
-# The two descriptors of a client: where its lines come from, and where ours go.
+# The two descriptors of a client: the one to read from, and the one to write to.
 Streams = tuple[int, int]
-
-
-class Lines:
-    """Bytes into lines, whatever the pieces in which they come. A line that is too long is None, told once."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-        # Whether the rest of a line that was told to be too long is still coming.
-        self._skipping = False
-
-    def feed(self, data: bytes) -> list[bytes | None]:
-        """What the bytes complete, without line ends; lines of nothing but white space are left out."""
-        found: list[bytes | None] = []
-        *ended, rest = data.split(b"\n")
-        for part in ended:
-            self._add(part, found)
-            self._end(found)
-        self._add(rest, found)
-        return found
-
-    def close(self) -> list[bytes | None]:
-        """What the end of the stream completes: a last line may lack its end."""
-        found: list[bytes | None] = []
-        self._end(found)
-        return found
-
-    def _add(self, part: bytes, found: list[bytes | None]) -> None:
-        if self._skipping:
-            return
-        self._size += len(part)
-        if self._size > self._max:
-            self._parts, self._skipping = [], True
-            found.append(None)
-        elif part:
-            self._parts.append(part)
-
-    def _end(self, found: list[bytes | None]) -> None:
-        line = b"".join(self._parts)
-        if line.strip():
-            found.append(line)
-        self._parts, self._size, self._skipping = [], 0, False
-
-
-class Wire:
-    """One client's lines, both ways. `write` must run while anything else is called.
-
-    Reading ends at the end of the client's stream, when the client reads no more, or after `stop`; each time only after
-    the requests under way were answered, or had their time for it: then they are told that there will be no answer, and
-    the SDK's server cancels them, as it does when reading ends.
-    """
-
-    def __init__(
-        self,
-        receive: trio.abc.ReceiveStream,
-        send: trio.abc.SendStream,
-        *,
-        max_line_bytes: int,
-        graceful_timeout_s: float,
-        nobody_reads: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.handshaken = trio.Event()  # by a client of a revision before 2026-07-28
-        self._receive = receive
-        self._send = send
-        self._max_line_bytes = max_line_bytes
-        self._graceful_timeout_s = graceful_timeout_s
-        self._nobody_reads = nobody_reads
-        self._framing = Lines(max_line_bytes)
-        self._lines: deque[bytes | None] = deque()
-        self._first_method: str | None = None
-        self._ours, self._to_write = trio.open_memory_channel[tuple[bytes, t.RequestId | None]](0)
-        # Requests that came and are neither answered nor cancelled, and what each wants called when it has to come to
-        # its end. Invariant: _settled is set exactly while this is empty.
-        self._under_way: dict[t.RequestId, Callable[[], None] | None] = {}
-        self._settled = trio.Event()
-        self._settled.set()
-        self._reading = trio.CancelScope()
-        self._stopping = False
-        self._draining = False
-        self._ended = False
-
-    # ---- what comes ----------------------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        """Read no more. What is under way has the graceful time to be answered."""
-        self._stopping = True
-        self._reading.cancel()
-
-    def when_draining(self, request_id: t.RequestId | None, callback: Callable[[], None]) -> None:
-        """Have `callback` called when this request has to come to its end, at once if it has to already."""
-        if self._draining:
-            callback()
-        elif request_id in self._under_way:
-            self._under_way[request_id] = callback
-
-    async def next(self) -> SessionMessage | None:
-        """The client's next message that is well formed, or None at the end; the others are answered here."""
-        while not self._ended:
-            while self._lines:
-                message = await self._accepted(self._lines.popleft())
-                if message is not None:
-                    return message
-            data = await self._more()
-            if data:
-                self._lines.extend(self._framing.feed(data))
-            elif not self._stopping:  # else a line may be cut off where it was
-                self._lines.extend(self._framing.close())
-            if not data and not self._lines:
-                await self._drain()
-                self._ended = True
-        return None
-
-    async def _more(self) -> bytes:
-        """Bytes from the client; none when there will be no more."""
-        with trio.CancelScope() as self._reading:
-            try:
-                return b"" if self._stopping else bytes(await self._receive.receive_some())
-            except trio.BrokenResourceError:
-                return b""
-        return b""
-
-    async def _accepted(self, line: bytes | None) -> SessionMessage | None:
-        """The message in a line, or None when it was answered with an error instead."""
-        if line is None:
-            await self._refuse(INVALID_REQUEST, f"the line is longer than {self._max_line_bytes} bytes")
-            return None
-        refusal = refuse_message(line)
-        if refusal is not None:
-            await self._put(refusal.body + b"\n")
-            return None
-        try:
-            message = t.jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValidationError:
-            await self._refuse(INVALID_REQUEST, "the message is malformed")
-            return None
-        if isinstance(message, t.JSONRPCRequest):
-            return await self._admitted(message)
-        if (self._first_method, getattr(message, "method", None)) == ("initialize", "notifications/initialized"):
-            self.handshaken.set()
-        return SessionMessage(message)
-
-    async def _admitted(self, request: t.JSONRPCRequest) -> SessionMessage | None:
-        """A request that may be served now, or None when it was refused."""
-        if request.id in self._under_way:
-            # Without the id: the client would take the answer for that of the other one.
-            await self._refuse(INVALID_REQUEST, "the id is that of a request under way")
-            return None
-        if len(self._under_way) >= UNDER_WAY:
-            busy = Problem(Code.UNAVAILABLE, f"{UNDER_WAY} requests are under way already", retry_after_s=1)
-            await self._put(_refusal(busy, request.id))
-            return None
-        self._first_method = self._first_method or request.method
-        self._under_way[request.id] = None
-        self._settled = trio.Event()
-        return SessionMessage(
-            request, ServerMessageMetadata(on_request_unanswered=partial(self._cancelled, request.id))
-        )
-
-    async def _drain(self) -> None:
-        """Give the requests under way their time; those that never end by themselves are told to."""
-        self._draining = True
-        for callback in list(self._under_way.values()):
-            if callback is not None:
-                callback()
-        with trio.move_on_after(self._graceful_timeout_s if self._stopping else LAST_ANSWERS_S):
-            while self._under_way and not self._nobody_reads():
-                with trio.move_on_after(_LOOK_EVERY_S):
-                    await self._settled.wait()
-        going = Problem(Code.UNAVAILABLE, "the server is going away")
-        with trio.move_on_after(_FLUSH_S):
-            for request_id in list(self._under_way):
-                await self._put(_refusal(going, request_id), request_id)
-
-    # ---- what goes -----------------------------------------------------------------------------------------------
-
-    async def send(self, message: t.JSONRPCMessage) -> None:
-        """Send a message, once the client has taken those before it. What nobody hears any more is dropped."""
-        answered = message.id if isinstance(message, t.JSONRPCResponse | t.JSONRPCError) else None
-        if answered is not None and answered not in self._under_way:
-            return  # it was told already that there will be no answer
-        try:
-            data = encode(message.model_dump(mode="json", by_alias=True, exclude_unset=True)) + b"\n"
-        except (TypeError, ValueError) as error:
-            data = _refusal(internal(report(error, "stdio")), answered)
-        await self._put(data, answered)
-
-    async def hang_up(self) -> None:
-        """Send nothing any more; `write` ends when all is written."""
-        await self._ours.aclose()
-
-    async def _refuse(self, code: int, message: str) -> None:
-        """Answer a line whose request is not known, or not to be answered (JSON-RPC 2.0 section 5)."""
-        await self._put(_error(code, message, None, None))
-
-    async def _put(self, data: bytes, answered: t.RequestId | None = None) -> None:
-        taken = False
-        try:
-            await self._ours.send((data, answered))
-            taken = True
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client is gone
-        finally:
-            if not taken:
-                self._done(answered)
-
-    async def write(self) -> None:
-        """Write what is sent, whole lines always: whoever sends one may be cancelled while it is being written."""
-        with self._to_write:
-            async for data, answered in self._to_write:
-                try:
-                    await self._send.send_all(data)
-                except trio.BrokenResourceError:
-                    self._graceful_timeout_s = 0  # nobody will hear the answers
-                    self.stop()
-                    return
-                finally:
-                    self._done(answered)
-
-    def _done(self, request_id: t.RequestId | None) -> None:
-        if request_id is not None:
-            self._under_way.pop(request_id, None)
-            if not self._under_way:
-                self._settled.set()
-
-    async def _cancelled(self, request_id: t.RequestId) -> None:
-        """The client cancelled a request: there will be no answer."""
-        self._done(request_id)
-
-
-def _error(code: int, message: str, request_id: t.RequestId | None, data: Mapping[str, Any] | None) -> bytes:
-    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    return encode({"jsonrpc": "2.0", "id": request_id, "error": error}) + b"\n"
-
-
-def _refusal(problem: Problem, request_id: t.RequestId | None) -> bytes:
-    code, message, data = rpc_error(problem)
-    return _error(code, message, request_id, data)
-
-
-class Incoming:
-    """A wire in the form in which the SDK's server reads."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    async def receive(self) -> SessionMessage:
-        return await anext(self)
-
-    async def aclose(self) -> None:
-        self._wire.stop()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        message = await self._wire.next()
-        if message is None:
-            raise StopAsyncIteration
-        return message
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class Outgoing:
-    """A wire in the form in which the SDK's server writes."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    async def send(self, item: SessionMessage, /) -> None:
-        await self._wire.send(item.message)
-
-    async def aclose(self) -> None:
-        await self._wire.hang_up()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
 
 async def serve_client(
     service: "Service", wire: Wire, stop: trio.Event, *, tenant: Tenant, agent: str | None, graceful_timeout_s: float
 ) -> None:
-    """Serve the client of a wire until its end, or until `stop` is set and the graceful time is over."""
+    """Serve the client of a wire until it disconnects, or until `stop` is set and the graceful time is over."""
     listeners = Listeners()
     log_level = SessionLevel()
 
     def caller(ctx: Context) -> Caller:
-        # The client is the process that started this one, on this machine.
+        # The client is our parent process, on this machine.
         return Caller(
             tenant, agent, partial(wire.when_draining, ctx.request_id), LOCAL, keyed=False, log_level=log_level
         )
@@ -362,13 +64,13 @@ async def serve_client(
         await stop.wait()
         wire.stop()
         await trio.sleep(graceful_timeout_s + _FLUSH_S)
-        nursery.cancel_scope.cancel()  # the client takes nothing
+        nursery.cancel_scope.cancel()  # the client has stopped reading
 
     documents = service.documents(tenant) if agent is None else None
     capable = NotificationOptions(prompts_changed=True, tools_changed=True, resources_changed=documents is not None)
 
     async def tell_of_changes() -> None:
-        # Before 2026-07-28 nobody subscribes to lists: there is one stream, and it is told on that.
+        # Before 2026-07-28 clients do not subscribe to lists: the one stream carries the notifications.
         await wire.handshaken.wait()
         asked = t.SubscriptionFilter(
             prompts_list_changed=True, tools_list_changed=True, resources_list_changed=capable.resources_changed
@@ -397,10 +99,11 @@ async def serve_client(
 
 
 class NeverWaits(io.TextIOBase):
-    """Text to a descriptor, as far as it takes it at once; the rest is dropped, and that is told later.
+    """A text stream that never blocks: text that the descriptor does not accept at once is dropped, and a later line
+    reports that.
 
-    A client may leave our standard error unread (specification, stdio: it MAY ignore it). Its pipe fills up then, and
-    a log that waited for it would stop the server. The descriptor may be shared, so it stays a blocking one.
+    A client may leave our standard error unread (specification, stdio: it MAY ignore it). The pipe then fills up, and
+    a log that blocked on it would stop the server. The descriptor may be shared, so it stays in blocking mode.
     """
 
     encoding = "utf-8"
@@ -423,10 +126,10 @@ class NeverWaits(io.TextIOBase):
 
     def _take(self, data: bytes) -> bool:
         try:
-            # A pipe that can be written to takes PIPE_BUF bytes without waiting (POSIX, write).
+            # A pipe that polls as writable accepts PIPE_BUF bytes without blocking (POSIX, write).
             return bool(self._poll.poll(0)) and os.write(self._fd, data) == len(data)
         except OSError:
-            return False  # its reader is gone
+            return False  # the reader has closed it
 
     def writable(self) -> bool:
         return True
@@ -439,13 +142,13 @@ class NeverWaits(io.TextIOBase):
 
 
 def take_standard_streams() -> Streams:
-    """Take standard input and output for the client alone. Whatever else writes to standard output from now on, this
-    process, its libraries or its children, writes to standard error; whatever reads standard input reads nothing.
-    Nothing in this process waits for standard error to be read.
+    """Reserve standard input and output for the client. Every other write to standard output from now on, by this
+    process, its libraries or its children, goes to standard error; every other read of standard input is at its end.
+    Nothing in this process blocks on standard error.
 
-    Raises Refused when one of them is closed.
+    Raises Refused if one of them is closed.
     """
-    # Their numbers say nothing: what was opened since may have taken the place of a closed one.
+    # Not by their numbers: a file opened since may have taken the number of a closed one.
     if None in (sys.stdin, sys.stdout, sys.stderr):
         raise Refused("--stdio needs standard input, output and error, and one of them is closed")
     try:
@@ -460,10 +163,10 @@ def take_standard_streams() -> Streams:
     return streams[0], streams[1]
 
 
-def nobody_reads(fd: int) -> bool:
-    """Whether the reader of a pipe or socket is gone. Of files and terminals it is never said."""
+def reader_gone(fd: int) -> bool:
+    """Whether the reading end of a pipe or socket is closed. Always False for files and terminals."""
     poll = select.poll()
-    poll.register(fd, 0)  # errors and hang-ups are always told
+    poll.register(fd, 0)  # errors and hang-ups are always reported (poll(2))
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
@@ -478,8 +181,8 @@ async def run_stdio(
 ) -> int:
     """Serve the client of these descriptors until it closes its end, or until SIGTERM or SIGINT.
 
-    With `agent` the client sees that agent's prompt and tools alone. With `bind` HTTP is served too, as long. Returns
-    the exit status and raises as `run_server` does.
+    With `agent` the client sees only that agent's prompt and tools. With `bind` HTTP is served too, for as long.
+    Returns the exit status and raises as `run_server` does.
     """
     return await run_process(partial(_run, loaded, streams, agent, bind, strict, opener))
 
@@ -512,7 +215,7 @@ async def _run(
                 outgoing,
                 max_line_bytes=settings.max_body_bytes,
                 graceful_timeout_s=settings.graceful_timeout_s,
-                nobody_reads=partial(nobody_reads, streams[1]),
+                reader_gone=partial(reader_gone, streams[1]),
             )
             await serve_client(
                 service,
@@ -554,5 +257,5 @@ async def _opened(
 
 
 def _tell(lines: list[str]) -> None:
-    """Tell whoever started the server, on standard error: standard output is the client's."""
+    """Print the banner on standard error: standard output belongs to the client."""
     print("\n".join(lines), file=sys.stderr, flush=True)

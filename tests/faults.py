@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import psutil
 
-from engine.worker import Worker
-from sandbox.outcome import Outcome
+from engine.workers.worker import Worker
+from sandbox.wire.outcome import Outcome
 
 # What the worker does, as code that runs in it: `send(message...)` writes frames in one go, `raw` writes bytes.
 _INSIDE: dict[str, str] = {
@@ -143,8 +143,8 @@ HOARDING = tuple(name for name in _INSIDE if name.startswith("more memory than a
 _HOSTILE = """
 import ctypes, os, socket, sys, time, msgspec
 from sandbox import worker as honest
-from sandbox.frame import encode_frame
-from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, Log, Progress, Ready, encode
+from sandbox.wire.frame import encode_frame
+from sandbox.wire.messages import Done, Failed, HostCall, HostCalls, HostReply, Log, Progress, Ready, encode
 
 NIL, BIN32 = bytes([0xc0]), bytes([0xc6, 0, 16, 0, 0])
 QUERY = msgspec.msgpack.encode({"query": "large"})

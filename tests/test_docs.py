@@ -50,25 +50,26 @@ from agents.agent import AgentInfo
 from agents.service import Service, open_service
 from agents.tool import ToolInfo
 from agents.tools.builtin import GET, SEARCH, SOURCES
+from cli.commands.sync import fill_if_empty
 from cli.main import run as run_command
-from cli.sync import fill_if_empty
+from control.records import SCOPES
 from engine import config as configuration
 from engine.config import Config, ConfigError, LoadedConfig, ScriptEntry, parse_config
-from engine.control.records import SCOPES
+from engine.config.reading import ENVIRONMENT, LOOKED_UP
 from engine.errors import Code, LimitUse, Problem
 from engine.metrics import Metrics
+from engine.quota import QUOTAS
 from knowledge.store import Document, Hit, SourceInfo
-from sandbox.layers import LAYERS
-from sandbox.limits import SPECS
-from sandbox.outcome import Outcome
-from server import rest
+from sandbox.wire.layers import LAYERS
+from sandbox.wire.limits import SPECS
+from sandbox.wire.outcome import Outcome
+from server.about import listening, loaded_lines
 from server.app import listen, open_app, serve_app
-from server.banner import listening, loaded_lines
-from server.mcp import Handlers
-from server.mcp_listen import Listeners
-from server.mcp_methods import METHODS
-from server.problems import STATUS
-from server.routes import Need, Route
+from server.http.routes import Need, Route
+from server.mcp.handlers import Handlers
+from server.mcp.listen import Listeners
+from server.mcp.methods import METHODS
+from server.rest import routes as rest
 
 # ---- configuration ----------------------------------------------------------------------------------------------
 
@@ -95,6 +96,8 @@ def config_keys() -> dict[str, dict[str, Any]]:
                     found[f"{inner}.max"] = {s.name: s.ceiling for s in SPECS.values()}
                 else:
                     walk(kind, inner)
+            elif inner == "tenants.quota":
+                found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:
                 default = field.get_default(call_default_factory=True)
                 keys[key] = REQUIRED if field.is_required() else default
@@ -189,7 +192,7 @@ def test_the_keys_that_are_said_to_be_accepted_for_ctx_are_warned_of() -> None:
 
 def test_the_places_where_a_configuration_is_looked_up_are_listed_in_their_order() -> None:
     text = section(CONFIGURATION, "Where it is looked up").text
-    places = ["--config", *configuration.ENVIRONMENT, *configuration.LOOKED_UP]
+    places = ["--config", *ENVIRONMENT, *LOOKED_UP]
     assert sorted(places, key=lambda place: text.index(f"`{place}")) == places
 
 
@@ -263,24 +266,36 @@ def test_every_route_has_its_heading_and_every_heading_its_route() -> None:
 
 
 def produced_codes() -> set[Code]:
-    """Every code that agents, engine or server hand to a call or keep in a table, and those of outcomes."""
+    """Every code that agents, control, engine or server hand to a call or keep in a table, and those of outcomes."""
     found = {Code(outcome) for outcome in set(Outcome) & set(Code)}
-    for package in ("agents", "engine", "server"):
+    for package in ("agents", "control", "engine", "server"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                values = node.args if isinstance(node, ast.Call) else node.values if isinstance(node, ast.Dict) else ()
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "CodeSpec":  # a row, which answers nothing
+                    continue
+                match node:
+                    case ast.Call():
+                        values: list[ast.expr] = node.args
+                    case ast.Dict():
+                        values = node.values
+                    case ast.IfExp():
+                        values = [node.body, node.orelse]
+                    case _:
+                        continue
                 for given in values:
                     if isinstance(given, ast.Attribute) and ast.unparse(given.value) == "Code":
                         found.add(Code[given.attr])
     return found
 
 
-def test_every_code_that_can_be_answered_is_in_the_table_with_its_status() -> None:
+def test_every_code_that_can_be_answered_is_in_the_table_with_status_fault_and_retry() -> None:
     rows = section(HTTP, "Errors").rows(1)
-    documented = {quoted(row[0])[0]: int(row[1]) for row in rows}
+    documented = {quoted(row[0])[0]: (int(row[1]), row[2], row[3]) for row in rows}
     assert len(rows) == len(documented)
-    assert documented == {code.value: STATUS[code] for code in produced_codes()}
-    assert list(documented.values()) == sorted(documented.values())
+    assert documented == {
+        code.value: (code.spec.status, code.spec.fault, "yes" if code.spec.retry else "no") for code in produced_codes()
+    }
+    assert [row[0] for row in documented.values()] == sorted(row[0] for row in documented.values())
 
 
 def test_every_key_of_the_error_envelope_is_in_the_table() -> None:

@@ -12,12 +12,12 @@ import pytest
 from pages import ROOT, blocks, first_quoted, quoted, section
 
 import engine
-from agents import python
 from agents.agent import AgentPrompt, Call
-from agents.authoring import Context, Log
+from agents.code import python
+from agents.code.authoring import Context, Log
 from agents.service import open_service
-from agents.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
-from cli.sync import fill_if_empty
+from agents.shapes.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
+from cli.commands.sync import fill_if_empty
 from engine.config import PYTHON_LIMITS, load_config
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT

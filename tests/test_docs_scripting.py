@@ -32,27 +32,26 @@ from pages import (
 )
 from standin import Asked, Said, stand_in
 
-from agents import calls
 from agents.agent import AgentArgument, AgentPrompt, Call
-from agents.describing import DESCRIBE_TIMEOUT_S
+from agents.code import calls
+from agents.code.describing import DESCRIBE_TIMEOUT_S
 from agents.kinds.lua import COMPLETE_S
-from agents.schema import MAX_SCHEMA_NODES
-from agents.script import GRANTS
 from agents.service import Service, open_service
-from agents.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
-from cli.sync import fill_if_empty
+from agents.shapes.schema import MAX_SCHEMA_NODES
+from agents.shapes.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
+from cli.commands.sync import fill_if_empty
 from engine.bridge import env, fs, http, knowledge, sleep
 from engine.config import ScriptEntry, load_config
 from engine.engine import MAX_DEPTH
-from engine.errors import Code, Problem
-from engine.protocol import LINE_BYTES, MAX_PROGRESS, MAX_SIDE_BY_SIDE
-from engine.run import LogLine
+from engine.errors import Code, Problem, amount
+from engine.run import Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
-from engine.verdict import amount
+from engine.workers.protocol import MAX_PROGRESS, MAX_SIDE_BY_SIDE
 from knowledge.store import Document, Hit, SourceInfo
 from sandbox import allowlist
-from sandbox.limits import KIB, MIB, SPECS
-from sandbox.outcome import Outcome
+from sandbox.wire.limits import KIB, LINE_BYTES, MIB, SPECS
+from sandbox.wire.outcome import Outcome
+from sandbox.wire.surface import HOST_CALLS
 from server.problems import STATUS
 
 STANDARD_LIBRARY = "docs/scripting/standard-library.md"
@@ -145,8 +144,10 @@ def test_every_page_says_what_grants_it_what_it_counts_as_and_which_limits_hold(
         assert set(grants) <= set(ScriptEntry.model_fields), page
         limits = [name for name in quoted(said["Limits"]) if "_" in name and name != "math.random"]
         assert set(limits) <= set(SPECS), page
-        assert said["Host calls"].startswith("one each") == bool(names_of(page) & GRANTS), page
-        assert ("host_calls" in limits) == bool(names_of(page) & GRANTS or page == page_of("context-parallel")), page
+        assert said["Host calls"].startswith("one each") == bool(names_of(page) & set(HOST_CALLS)), page
+        assert ("host_calls" in limits) == bool(
+            names_of(page) & set(HOST_CALLS) or page == page_of("context-parallel")
+        ), page
 
 
 def test_every_field_of_the_two_tables_and_of_an_agents_answer_is_in_a_table() -> None:
@@ -410,7 +411,7 @@ async def running(folder: Path, *scripts: Script) -> AsyncIterator[Running]:
 async def outcome_of(example: Example, on: Running) -> str | None:
     """Run an example; what differs from its page."""
     logged: list[LogLine] = []
-    call = Call(DEFAULT_TENANT, on_log=logged.append)
+    call = Call(DEFAULT_TENANT, Hearers(log=logged.append))
     name = example.script.name
     try:
         if example.params is not None:

@@ -10,7 +10,7 @@ import pytest
 from lupa.lua54 import LuaError, LuaRuntime
 
 from agents.agent import AgentArgument, AgentPrompt, PromptMessage
-from agents.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
+from agents.shapes.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
 from engine.bridge.knowledge import Filters, SearchArguments
 from knowledge.store import Chunk, Document, Hit, SourceInfo
 from sandbox import allowlist
@@ -158,7 +158,7 @@ def test_the_settings_in_the_docs_name_the_folder_and_switch_off_whole_libraries
 
 
 def test_the_definitions_are_shipped_with_the_program() -> None:
-    from cli.scaffold import EDITOR
+    from cli.scripts.scaffold import EDITOR
 
     assert EDITOR / "engine.lua" == FILE
     assert re.search(r'^packages = \[.*"editor".*\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)

@@ -1,30 +1,54 @@
-"""Who may import whom, read from the source: the packages' picture, and no circle between modules."""
+"""Who may import whom: packages, rooms and pure modules as docs/architecture.md has them, and no circles."""
 
 import ast
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # What the supervisor's side may know of the sandbox: the wire and the lists, never what runs inside a worker.
-WIRE = ("sandbox.frame", "sandbox.kept", "sandbox.limits", "sandbox.layers", "sandbox.messages", "sandbox.outcome")
+WIRE = "sandbox.wire"
 
-# Package -> what of ours it may import, beside itself. Nobody may import cli, and only cli benchmarks.
+# Package -> what of ours it may import, beside itself. Nothing imports cli, and only cli imports benchmarks.
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "sandbox": (),
-    "knowledge": (),
-    "engine": ("knowledge", *WIRE),
-    "agents": ("engine", "knowledge", *WIRE),
-    "server": ("agents", "engine", *WIRE),
-    "cli": ("benchmarks", "server", "agents", "engine", "knowledge", *WIRE),
-    "benchmarks": ("server", "agents", "engine", "knowledge", *WIRE),
+    "storage": (),
+    "knowledge": ("storage",),
+    "engine": ("knowledge", WIRE),
+    "control": ("engine", "knowledge", "storage", WIRE),
+    "agents": ("control", "engine", "knowledge", WIRE),
+    "server": ("agents", "control", "engine", WIRE),
+    "cli": ("benchmarks", "server", "agents", "control", "engine", "knowledge", WIRE),
+    "benchmarks": ("agents", "control", "engine", "knowledge", WIRE),
 }
-# The one way up: `from engine import serve` is the door for programs of somebody's own. It is named after the whole,
-# and looks up what it names when that is first asked for: importing a module of `engine` still loads nothing above.
-DOOR = ("engine", ("agents.authoring", "server.program"))
+# The one arrow up: `from engine import serve`, for programs that embed the engine, is imported when it is first used.
+# Importing a module of `engine` loads nothing above it.
+DOOR = ("engine", ("agents.code.authoring", "server.program"))
+# Importer -> what it never imports, below what its package may.
+NEVER: Mapping[str, tuple[str, ...]] = {
+    "control": tuple(f"engine.{room}" for room in ("engine", "execution", "bridge", "scheduling", "workers")),
+    **dict.fromkeys(("cli", "benchmarks"), ("benchmarks.aims",)),
+}
+AIMS = "benchmarks.aims"
+# What makes a module impure: a loop, a clock, randomness, threads, processes, sockets, files by system call, SQLite.
+IMPURE = frozenset(
+    {"apsw", "asyncio", "os", "random", "secrets", "select", "selectors", "socket", "sqlite3", "ssl"}
+    | {"subprocess", "tempfile", "threading", "time", "trio"}
+)
+# Who may know SQLite and hold SQL; what is above them calls their methods, so that another database can take its place.
+STORES = ("storage", "knowledge", "control")
+SQLITE = ("apsw", "sqlite3")
+STATEMENT = re.compile(
+    r"\s*(SELECT|INSERT (OR \w+ )?INTO|REPLACE INTO|UPDATE \"?\w+\"? SET|DELETE FROM|WITH \w+ AS|PRAGMA|VACUUM|EXPLAIN"
+    r"|(CREATE|DROP|ALTER) (UNIQUE |VIRTUAL |TEMP )?(TABLE|INDEX|VIEW|TRIGGER)|BEGIN IMMEDIATE|ATTACH DATABASE)\b"
+)
+PICTURES = ROOT / "docs" / "architecture.md"
 # What a worker has loaded is what can be attacked from inside it.
 FOREIGN_TO_SANDBOX = frozenset(sys.stdlib_module_names) | {"lupa", "msgspec"}
 
@@ -93,6 +117,12 @@ def _arrows_of(name: str, path: Path, root: Path, known: Mapping[str, Path]) -> 
             yield Arrow(str(path.relative_to(root)), node.lineno, name, target, at_run_time)
 
 
+@cache
+def ours() -> list[Arrow]:
+    """The arrows of the checkout."""
+    return arrows(ROOT)
+
+
 def forbidden(found: list[Arrow]) -> list[str]:
     """The arrows that are not in the picture, as texts that name file and line."""
     return [f"{arrow} (not in the picture of docs)" for arrow in found if not _allowed(arrow)]
@@ -103,9 +133,78 @@ def _allowed(arrow: Arrow) -> bool:
     package = target.partition(".")[0]
     if arrow.importer == DOOR[0] and target in DOOR[1] and not arrow.at_run_time:
         return True
+    if package in SQLITE and own not in STORES:
+        return False
     if package not in ALLOWED:
         return own != "sandbox" or package in FOREIGN_TO_SANDBOX
-    return package == own or any(target == may or target.startswith(f"{may}.") for may in ALLOWED[own])
+    if any(_within(target, never) for never in NEVER.get(own, ())) and not _within(arrow.importer, AIMS):
+        return False
+    return package == own or any(_within(target, may) for may in ALLOWED[own])
+
+
+def _within(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What docs/architecture.md says: the rooms of each package from top to bottom, and the marks of each file."""
+
+    rooms: Mapping[str, tuple[frozenset[str], ...]]
+    marks: Mapping[str, str]
+
+
+def read_page(text: str) -> Page:
+    """The pictures and tables of the page. Headings name folders, rows the files in them."""
+    rooms: dict[str, tuple[frozenset[str], ...]] = {}
+    marks: dict[str, str] = {}
+    for section in re.split(r"^##+ (?=`)", text, flags=re.MULTILINE)[1:]:
+        folder = section[1 : section.index("/`")]
+        if picture := re.search(r"^```\n([^`]+)^```$", section, re.MULTILINE):
+            levels = picture[1].split("►")
+            rooms[folder] = tuple(frozenset(re.findall(r"\w+", level)) for level in levels)
+        for name, mark in re.findall(r"^\| `([\w.]+)` \| ([A-Z ]*) \|", section, re.MULTILINE):
+            assert f"{folder}/{name}" not in marks, f"{folder}/{name} has two rows"
+            marks[f"{folder}/{name}"] = mark
+    return Page(rooms, marks)
+
+
+def upwards(found: list[Arrow], rooms: Mapping[str, tuple[frozenset[str], ...]]) -> list[str]:
+    """The arrows inside a package that do not lead down in its picture, and rooms that are not in it."""
+    wrong = []
+    for arrow in found:
+        (package, *own), (other, *target) = arrow.importer.split("."), arrow.imported.split(".")
+        if package != other or not own or not target or own[0] == target[0]:
+            continue
+        levels = {room: level for level, together in enumerate(rooms.get(package, ())) for room in together}
+        if missing := {own[0], target[0]} - set(levels):
+            wrong.append(f"{arrow} ({', '.join(sorted(missing))}: not in the picture of {package})")
+        elif levels[own[0]] >= levels[target[0]]:
+            wrong.append(f"{arrow} (up, in the picture of {package})")
+    return wrong
+
+
+def impure(root: Path, files: Iterable[str]) -> list[str]:
+    """Of these files, the imports of what a pure module does not know."""
+    wrong = []
+    for file in files:
+        for node in ast.walk(ast.parse((root / file).read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found = {name.partition(".")[0] for name in names} & IMPURE
+            wrong += [f"{file}:{node.lineno}: a pure module imports {name}" for name in sorted(found)]
+    return wrong
+
+
+def statements(root: Path) -> list[str]:
+    """The SQL in texts of the packages that hold none."""
+    return [
+        f"{path.relative_to(root)}:{node.lineno}: {node.value.strip()[:40]}"
+        for name, path in modules(root).items()
+        if name.partition(".")[0] not in STORES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and STATEMENT.match(node.value)
+    ]
 
 
 def circles(found: list[Arrow]) -> list[str]:
@@ -132,15 +231,42 @@ def circles(found: list[Arrow]) -> list[str]:
 
 
 def test_every_import_is_an_arrow_of_the_picture() -> None:
-    assert forbidden(arrows(ROOT)) == []
+    assert forbidden(ours()) == []
+
+
+def test_inside_a_package_every_import_leads_down_in_its_picture() -> None:
+    assert upwards(ours(), read_page(PICTURES.read_text(encoding="utf-8")).rooms) == []
+
+
+def test_every_file_has_a_row_in_the_page_and_every_row_a_file() -> None:
+    marks = read_page(PICTURES.read_text(encoding="utf-8")).marks
+    files = {str(path.relative_to(ROOT)) for path in modules(ROOT).values() if path.name != "__init__.py"}
+    assert sorted(files - set(marks)) == []
+    assert sorted(set(marks) - files) == []
+
+
+def test_what_the_page_calls_pure_is_pure() -> None:
+    marks = read_page(PICTURES.read_text(encoding="utf-8")).marks
+    pure = [file for file, mark in marks.items() if "P" in mark.split()]
+    assert len(pure) > 60
+    assert impure(ROOT, pure) == []
+
+
+def test_no_sql_is_outside_the_stores() -> None:
+    assert statements(ROOT) == []
+
+
+def test_a_folder_holds_about_a_dozen_files() -> None:
+    sizes = Counter(path.parent for path in modules(ROOT).values() if path.name != "__init__.py")
+    assert {str(folder.relative_to(ROOT)): size for folder, size in sizes.items() if size > 16} == {}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circles(arrows(ROOT)) == []
+    assert circles(ours()) == []
 
 
 def test_the_checker_looks_at_every_package() -> None:
-    importers = {arrow.importer.partition(".")[0] for arrow in arrows(ROOT)}
+    importers = {arrow.importer.partition(".")[0] for arrow in ours()}
     assert importers == set(ALLOWED)
 
 
@@ -188,7 +314,7 @@ def test_planted_arrows_are_found_wherever_they_stand(tmp_path: Path) -> None:
                 "sandbox/foreign.py": "import trio\n",
                 "sandbox/relative.py": "from ..engine import run\n",
                 "sandbox/vm.py": "from . import outcome\nimport lupa.lua54\n",
-                "knowledge/upward.py": "from sandbox.limits import MIB\n",
+                "knowledge/upward.py": "from sandbox.wire.limits import MIB\n",
                 "server/top.py": "import cli.main\n",
             },
         )
@@ -219,3 +345,61 @@ def test_a_planted_circle_is_found_unless_it_is_for_types_or_later(tmp_path: Pat
     assert "engine/a.py:1" in circle
     assert "engine/b.py:1" in circle
     assert "engine/c.py:1" in circle
+
+
+def test_planted_arrows_between_rooms_are_found(tmp_path: Path) -> None:
+    planted = plant(
+        tmp_path,
+        {
+            "engine/workers/bad.py": "from engine.execution import run\n",
+            "engine/execution.py": "from engine.workers import bad\n",
+            "engine/attic/old.py": "from engine.execution import run\n",
+            "server/mcp/bad.py": "from server.rest.routes import ROUTES\n",
+            "server/rest/routes.py": "from server.http import guard\n",
+            "server/http/guard.py": "",
+            "control/bad.py": "from engine.workers import bad\nfrom engine.config import Config\n",
+            "benchmarks/bad.py": "from benchmarks.aims import rows\n",
+            "benchmarks/aims/rows.py": "",
+            "cli/bad.py": "import benchmarks.aims.rows\n",
+            "agents/bad.py": "from storage.lanes import Lane\n",
+        },
+    )
+    rooms = read_page(PICTURES.read_text(encoding="utf-8")).rooms
+    assert [text.partition(": ")[0] + text[text.rindex(" (") :] for text in upwards(planted, rooms)] == [
+        "engine/attic/old.py:1 (attic: not in the picture of engine)",
+        "engine/workers/bad.py:1 (up, in the picture of engine)",
+        "server/mcp/bad.py:1 (up, in the picture of server)",
+        "benchmarks/bad.py:1 (bad: not in the picture of benchmarks)",
+    ]
+    assert [text.partition(": ")[0] for text in forbidden(planted)] == [
+        "control/bad.py:1",
+        "agents/bad.py:1",
+        "cli/bad.py:1",
+        "benchmarks/bad.py:1",
+    ]
+
+
+def test_planted_sql_and_a_planted_import_of_sqlite_are_found(tmp_path: Path) -> None:
+    late = "def stored(control):\n    import apsw\n    return control.read(lambda db: db.execute('SELECT 1'))\n"
+    planted = {
+        "agents/bad.py": late,
+        "cli/bad.py": "from sqlite3 import connect\ntable = 'keys'\nsql = f'DELETE FROM {table}'\n",
+        "control/good.py": "import apsw\nsql = 'SELECT 1'\n",
+        "server/good.py": "text = 'UPDATE the client'\nverb = 'DELETE'\n",
+    }
+    found = forbidden(plant(tmp_path, planted))
+    assert [text.partition(" (")[0] for text in found] == [
+        "agents/bad.py:2: agents.bad imports apsw",
+        "cli/bad.py:1: cli.bad imports sqlite3",
+    ]
+    assert statements(tmp_path) == ["agents/bad.py:3: SELECT 1", "cli/bad.py:3: DELETE FROM"]
+
+
+def test_a_planted_clock_in_a_pure_module_is_found(tmp_path: Path) -> None:
+    plant(
+        tmp_path, {"engine/usage.py": "import json\nimport time\n", "engine/quota.py": "from trio.lowlevel import x\n"}
+    )
+    assert impure(tmp_path, ["engine/usage.py", "engine/quota.py"]) == [
+        "engine/usage.py:2: a pure module imports time",
+        "engine/quota.py:1: a pure module imports trio",
+    ]

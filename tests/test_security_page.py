@@ -8,7 +8,7 @@ import pytest
 from sandbox.confine import FLEET, OWN
 from sandbox.confine.plan import Plan
 from sandbox.confine.seccomp import rules
-from sandbox.layers import LAYERS, NAMES, REQUIRED
+from sandbox.wire.layers import LAYERS, NAMES, REQUIRED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "SECURITY.md").read_text()

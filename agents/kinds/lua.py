@@ -1,12 +1,25 @@
 """Lua agents: `agent.resolve(args, config, context)`, run in a worker for every prompt."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from agents.agent import AgentInfo, Call, Resolved
-from agents.script import LuaScript
-from agents.shape import AgentDeclaration, WrongShape, agent_prompt, completions, narrowed
+from agents.agent import Agent, AgentInfo, Call, Resolved
+from agents.code.kind import Kind, Packages
+from agents.code.loading import Loading, Place
+from agents.code.making import Made, Making
+from agents.code.script import LuaScript
+from agents.package import Package
+from agents.shapes.shape import (
+    AgentDeclaration,
+    WrongShape,
+    agent_declaration,
+    agent_prompt,
+    completions,
+    narrowed,
+)
+from agents.tools.builtin import NAMES as BUILTIN_NAMES
+from engine.config import ScriptEntry
 from engine.run import Authority
 
 # Somebody is typing: an answer that takes longer comes too late.
@@ -57,3 +70,39 @@ class LuaAgent:
             return Resolved(agent_prompt(result.value, self.info.tools), result)
         except WrongShape as wrong:
             raise self.script.wrong_shape(result, str(wrong)) from None
+
+
+async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Agent:
+    script = await loading.script(place, entry)
+    before = loading.agent_before(place, entry)
+    if isinstance(before, LuaAgent) and before.script.same(script):
+        return before
+    said = agent_declaration(await loading.described(script))
+    agent = LuaAgent.of(script, said)
+    loading.note_name(place, said.name)
+    return agent
+
+
+def _harmless(entry: ScriptEntry, agent: Agent) -> bool:
+    """Its script reaches no host, and no tool that might change something."""
+    return not entry.allow_hosts and BUILTIN_NAMES.issuperset(agent.info.tools)
+
+
+def _make(package: Package, said: object, making: Making) -> Made[Agent]:
+    declared = agent_declaration(said)
+    allowed, warnings = making.allowed(package, declared.tools)
+    agent = LuaAgent.of(making.script(package, allowed), declared)
+    info = agent.info
+    if package.arguments is not None:
+        info = info.model_copy(update={"arguments": package.arguments})
+    authority = replace(agent.authority, folder=None if making.folder is None else str(making.folder))
+    return Made(replace(agent, info=info, authority=authority), warnings, making.folder)
+
+
+KIND = Kind(
+    table="script",
+    load=_load,
+    watched=lambda entry: (entry.path,),
+    harmless=_harmless,
+    packages=Packages("lua", agent_declaration, _make),
+)

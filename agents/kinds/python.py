@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agents.agent import AgentInfo, Call, Resolved
-from agents.authoring import Context
+from agents.agent import Agent, AgentInfo, Call, Resolved
+from agents.code.authoring import Context
+from agents.code.kind import Kind
+from agents.code.loading import Loading, Place
+from agents.code.python import PythonCode
 from agents.kinds.lua import COMPLETE_S
-from agents.python import PythonCode
-from agents.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions, narrowed
+from agents.shapes.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions, narrowed
+from engine.config import PythonEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,10 @@ class PythonAgent:
             return Resolved(agent_prompt(answer.value, self.info.tools, JSON))
         except WrongShape as wrong:
             raise self.code.wrong_shape(answer.run_id, str(wrong)) from None
+
+
+async def _load(place: Place, entry: PythonEntry, loading: Loading) -> Agent:
+    return PythonAgent.of(await loading.code(place, entry))
+
+
+KIND = Kind(table="python", load=_load)

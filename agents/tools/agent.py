@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.agent import Agent, Call
-from agents.calls import around
+from agents.code.calls import around
 from agents.tool import Called, ToolInfo
 
 _RETURNS = {

@@ -1,17 +1,22 @@
 """Lua tools: `tool.execute(params, context)`, run in a worker for every call, under the tool's own grants."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from agents.agent import Call
-from agents.checked import CheckedSchema
-from agents.parameters import check_answer
-from agents.schema import parameters_schema, returns_schema, with_defaults
-from agents.script import LuaScript
-from agents.shape import ToolAnnotations, ToolDeclaration, WrongShape, narrowed
-from agents.tool import Called, ToolInfo
+from agents.code.kind import Kind, Packages
+from agents.code.loading import Loading, Place
+from agents.code.making import Made, Making
+from agents.code.script import LuaScript
+from agents.package import Package
+from agents.shapes.checked import CheckedSchema
+from agents.shapes.parameters import check_answer
+from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
+from agents.shapes.shape import ToolAnnotations, ToolDeclaration, WrongShape, narrowed, tool_declaration
+from agents.tool import Called, Tool, ToolInfo
+from engine.config import ScriptEntry
 from engine.run import Authority
 
 
@@ -60,3 +65,34 @@ class LuaTool:
         except WrongShape as wrong:
             raise self.script.wrong_shape(result, str(wrong)) from None
         return Called(result.value, result)
+
+
+async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Tool:
+    script = await loading.script(place, entry)
+    before = loading.tool_before(place, entry)
+    if isinstance(before, LuaTool) and before.script.same(script):
+        return before
+    said = tool_declaration(await loading.described(script))
+    tool = LuaTool.of(script, said)
+    loading.note_name(place, said.name)
+    return tool
+
+
+def _make(package: Package, said: object, making: Making) -> Made[Tool]:
+    declared = tool_declaration(said)
+    allowed, warnings = making.allowed(package, declared.tools)
+    tool = LuaTool.of(making.script(package, allowed), declared, compiles=making.compiles)
+    if "arguments" in tool.info.parameters["properties"]:
+        warnings += ("a parameter is called 'arguments'; a request that gives it alone is taken for the envelope",)
+    tool = replace(
+        tool, authority=replace(tool.authority, folder=None if making.folder is None else str(making.folder))
+    )
+    return Made(tool, warnings, making.folder)
+
+
+KIND = Kind(
+    table="script",
+    load=_load,
+    watched=lambda entry: (entry.path,),
+    packages=Packages("lua", tool_declaration, _make),
+)

@@ -9,13 +9,16 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from agents.agent import Call
-from agents.authoring import Context
-from agents.checked import CheckedSchema
-from agents.parameters import check_answer
-from agents.python import PythonCode, Unusable
-from agents.schema import parameters_schema, returns_schema, with_defaults
-from agents.shape import JSON, ToolAnnotations, WrongShape, narrowed, tool_declaration
-from agents.tool import Called, ToolInfo
+from agents.code.authoring import Context
+from agents.code.kind import Kind
+from agents.code.loading import Loading, Place
+from agents.code.python import PythonCode, Unusable
+from agents.shapes.checked import CheckedSchema
+from agents.shapes.parameters import check_answer
+from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
+from agents.shapes.shape import JSON, ToolAnnotations, WrongShape, narrowed, tool_declaration
+from agents.tool import Called, Tool, ToolInfo
+from engine.config import PythonEntry
 from engine.errors import Code, Problem
 
 
@@ -106,3 +109,10 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...],
     if name in inside:
         raise WrongShape(f"tool.{what}: {name} holds itself, which a schema that stands by itself cannot say")
     return _inlined(definitions[name], definitions, (*inside, name), what) | rest
+
+
+async def _load(place: Place, entry: PythonEntry, loading: Loading) -> Tool:
+    return PythonTool.of(await loading.code(place, entry))
+
+
+KIND = Kind(table="python", load=_load)

@@ -1,7 +1,8 @@
 """Host calls: what a script may ask of the supervisor, each behind a grant. Granted to nobody by default.
 
-A family is one file here: its calls, with the argument schema that is checked before a handler sees anything. Adding
-a host call touches that file and a test.
+A family is one file here: its calls, with the argument schema that is checked before a handler sees anything, and
+`FAMILY`, by which it is found (`families.py`). A host call is a row of `sandbox/wire/surface.py`, too, which makes the
+function that scripts call.
 """
 
 import re
@@ -17,10 +18,11 @@ import trio
 
 from engine.bridge.arguments import MAX_VALUES, values_of
 from engine.bridge.room import SMALL_BYTES, VALUE_BYTES, Hold, NoRoom, Room, Rooms
-from engine.protocol import encode_value
-from engine.run import RunRequest, Usage
-from engine.turns import Turn
-from sandbox.messages import HostReply
+from engine.egress.secrets import NO_REFERENCES, References
+from engine.run import SILENT, Hearers, RunRequest, Usage
+from engine.scheduling.turns import Turn
+from engine.values import encode_value
+from sandbox.wire.messages import HostReply
 
 log = structlog.get_logger("engine.bridge")
 
@@ -45,7 +47,7 @@ class HostContext(msgspec.Struct, frozen=True):
 
     `left` is what the run has left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes what a run cost that was
     made on its behalf; `turn` is the turn at computing that both share, `room` what its calls hold: both None in tests
-    of handlers.
+    of handlers. `secrets` are the run's placeholders, `hearers` its caller's.
     """
 
     request: RunRequest
@@ -55,6 +57,8 @@ class HostContext(msgspec.Struct, frozen=True):
     charge: Callable[[Usage], None]
     turn: Turn | None = None
     room: Room | None = None
+    secrets: References = NO_REFERENCES
+    hearers: Hearers = SILENT
 
     def hold(self) -> Hold:
         """Of what the run's calls may hold, the part of one call: nothing yet. The caller releases it."""

@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from engine.bridge import HostContext, HostFunction
+from engine.bridge.families import Family
 
 GET = "env.get"
 GRANTS = frozenset({GET})
@@ -53,3 +54,6 @@ def as_text(value: str) -> str | bytes:
     except UnicodeEncodeError:
         return os.fsencode(value)
     return value
+
+
+FAMILY = Family.plain(lambda host: functions(host.environ))

@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
+from engine.bridge.families import Family
 from engine.run import RunRequest
 
 READ, LIST = "fs.read", "fs.list"
@@ -112,7 +113,7 @@ def _where(request: RunRequest, path: object) -> tuple[Path, Parts]:
     folder = request.authority.folder
     if folder is None:
         raise CallRefused(f"{request.name!r} has no folder of its own: it was not loaded from a file")
-    return folder, parts
+    return Path(folder), parts
 
 
 def _without_last_slash(path: object) -> object:
@@ -393,3 +394,6 @@ def _shown(parts: Parts) -> str:
     """A path in an error: quoted, in part when it is long, with what is no text spelled out."""
     text = b"/".join(parts).decode(errors="surrogateescape") or "."
     return repr(text if len(text) <= 128 else f"{text[:127]}…").replace("\\udc", "\\x")
+
+
+FAMILY = Family.plain(lambda host: functions(host.private))

@@ -1,7 +1,7 @@
 """`http.get`, `http.post`, `http.put`, `http.patch`, `http.delete`: requests to the hosts that `allow_hosts` lists.
 
-Here is what a request is and which hop comes next; the rules are in `engine/egress.py`, the connections in
-`engine/outbound.py`. Every hop leaves one line in the log `engine.egress`.
+Here is what a request is and which hop comes next; the rules are in `engine/egress/rules.py`, the connections in
+`engine/egress/outbound.py`. Every hop leaves one line in the log `engine.egress`.
 """
 
 import codecs
@@ -20,18 +20,19 @@ import orjson
 import structlog
 import trio
 
-from engine import egress
 from engine.bridge import CallDenied, CallRefused, HostContext, HostFunction
+from engine.bridge.families import Family, Host
 from engine.bridge.room import SMALL_BYTES, Hold, NoRoom
-from engine.egress import Scalar, Target
+from engine.egress import rules as egress
+from engine.egress.rules import Scalar, Target
+from engine.egress.secrets import SecretRefused, Veil
 from engine.errors import ungrouped
-from engine.secrets import SecretRefused, Veil
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 
 if TYPE_CHECKING:  # 40 ms that a service without http calls does not spend: `_Connections.outbound`
     import httpcore2
 
-    from engine.outbound import Answer, Lookup, Outbound, Request, Trace
+    from engine.egress.outbound import Answer, Lookup, Outbound, Request, Trace
 
 log = structlog.get_logger("engine.egress")
 
@@ -85,7 +86,7 @@ _FORM = frozenset(
 # Of answers: a part (RFC 9110 section 15.3.7), and the difference to something (RFC 3229 section 10.4.1).
 _PARTIAL = frozenset({206, 226})
 # Encodings of text in which ASCII, of which secrets nearly always are, is what it is in UTF-8; UTF-16 and UTF-32 are
-# searched as well (`engine.secrets`). Not among them: UTF-7, EBCDIC, and those that switch with escapes.
+# searched as well (`engine.egress.secrets`). Not among them: UTF-7, EBCDIC, and those that switch with escapes.
 _READABLE_CHARSET = re.compile(
     r"(utf-?8|utf-?(16|32)(le|be)?|us-ascii|ascii|iso-?8859-?\d{1,2}|latin-?1|windows-?\d{3,4}|cp125\d|koi8-[ru]"
     r"|euc-(jp|kr)|gb2312|gbk|gb18030|big5|shift_jis|binary)?"
@@ -158,7 +159,7 @@ class _Connections:
 
     def outbound(self) -> "Outbound":
         if self._outbound is None:
-            from engine.outbound import Outbound
+            from engine.egress.outbound import Outbound
 
             self._outbound = Outbound(*self._how)
             self._nursery.start_soon(self._outbound.expire)
@@ -205,22 +206,22 @@ async def _hop(
     outbound: "Outbound", context: HostContext, request: "Request", hold: Hold, *, redirected: bool
 ) -> "dict[str, Any] | Request":
     """One request to one host: the answer for the script, or the request that it leads to."""
-    from engine.outbound import ExchangeFailed, NotPermitted, Trace
+    from engine.egress.outbound import ExchangeFailed, NotPermitted, Trace
 
     run, target = context.request, request.target
-    rules, limits = run.authority.hosts, run.limits.values
+    rules, limits = egress.parse_rules(run.authority.hosts), run.limits.values
     record = _Record(context, request, Trace())
     with record:
         if (refused := egress.refusal(rules, target)) is not None:
             record.decision = "refused: not in allow_hosts"
             raise CallDenied(_refused_redirect(target, refused) if redirected else refused)
         try:
-            filled = run.secrets.fill(target, request.headers, request.body, limits.http_bytes)
+            filled = context.secrets.fill(target, request.headers, request.body, limits.http_bytes)
         except SecretRefused as refusal:
             record.decision = "refused: a secret"
             raise CallDenied(str(refusal)) from None
         record.secrets = filled.used
-        veil = run.secrets.veil(target, filled.forms)
+        veil = context.secrets.veil(target, filled.forms)
         if veil and (asked := next((name for name, _ in request.headers if name.decode() in _FORM), None)) is not None:
             record.decision = "refused: a secret"
             raise CallDenied(_refused_form(asked.decode(), target))
@@ -330,7 +331,7 @@ class _Record:
 
 
 def _request(method: str, arguments: HttpArguments, max_bytes: int, context: HostContext) -> "Request":
-    from engine.outbound import Request
+    from engine.egress.outbound import Request
 
     try:
         target = egress.parse_url(arguments.url, arguments.params)
@@ -503,3 +504,12 @@ def _deeper_than(value: Any, levels: int) -> bool:
             if type(inner) is list or type(inner) is dict  # three times as fast as isinstance of both
         ]
     return bool(level)
+
+
+@asynccontextmanager
+async def _opened(host: Host) -> AsyncIterator[tuple[HostFunction, ...]]:
+    async with open_http() as http:
+        yield http.functions
+
+
+FAMILY = Family(_opened)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.bridge.families import Family
 from knowledge.store import Document, EmbeddingsDisabled, Hit, SearchQuery, SourceInfo, Store, StoreError
 from knowledge.times import canonical_time
 
@@ -136,3 +137,6 @@ def source_as_json(source: SourceInfo) -> dict[str, Any]:
 
 def _without_nulls(shown: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if value is not None}
+
+
+FAMILY = Family.plain(lambda host: functions(host.store_of, default_limit=host.default_limit))

@@ -6,7 +6,7 @@ many small values holds no more than one of few large ones.
 
 from dataclasses import dataclass, field
 
-from sandbox.limits import MIB, Limits
+from sandbox.wire.limits import MIB, Limits
 
 # What Python needs for a value at least: an empty dictionary takes 64 bytes, and 8 in the list around it.
 VALUE_BYTES = 72

@@ -4,6 +4,7 @@ import msgspec
 import trio
 
 from engine.bridge import CallRefused, HostContext, HostFunction
+from engine.bridge.families import Family
 
 SLEEP = "sleep"
 GRANTS = frozenset({SLEEP})
@@ -26,3 +27,6 @@ def functions() -> tuple[HostFunction, ...]:
         await trio.sleep(seconds)
 
     return (HostFunction(SLEEP, SleepArguments, sleep),)
+
+
+FAMILY = Family.plain(lambda host: functions())

@@ -1,7 +1,14 @@
-"""What a source of documents promises. A new kind of source is one file here that satisfies `Connector`."""
+"""What a source of documents promises, and which kinds of sources there are.
 
-from collections.abc import AsyncIterator, Mapping
+A kind is one file here, found by its name: `CONNECTOR` makes one source, and is called with the keys of its table of
+the configuration, `[connectors.KIND.NAME]`, by name. The model of that table is in `engine/config/entries.py`.
+"""
+
+import pkgutil
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any, Protocol
 
 
@@ -62,3 +69,19 @@ class Connector(Protocol):
     async def read(self, found: Found) -> Item:
         """The content of one item. Raises Unreadable when this one cannot be had."""
         ...
+
+
+def kinds() -> frozenset[str]:
+    """The kinds that there is a file for. None is imported."""
+    return _kinds(tuple(__path__))
+
+
+@cache  # asked for each configured source whenever the store of a tenant is opened
+def _kinds(folders: Iterable[str]) -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(folders))
+
+
+def make(kind: str, keys: Mapping[str, object]) -> Connector:
+    """A source of this kind. Raises ValueError for keys that it cannot use."""
+    connector: Callable[..., Connector] = import_module(f"{__name__}.{kind}").CONNECTOR
+    return connector(**keys)

@@ -58,8 +58,11 @@ class FilesystemConnector:
     ) -> None:
         """Raises ValueError for a pattern that is none."""
         self._root = Path(root)
-        self._include = GitIgnoreSpec.from_lines(include_globs)
-        self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs])
+        try:
+            self._include = GitIgnoreSpec.from_lines(include_globs)
+            self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs])
+        except ValueError as error:
+            raise ValueError(f"a glob is not valid: {error}") from None
         self._follow = follow_symlinks
         self._max_bytes = max_extract_bytes
         self._url_prefix = url_prefix
@@ -206,3 +209,6 @@ def _version(info: os.stat_result) -> str:
     if changed > time.time_ns() - _SETTLED_NS:
         return ""
     return f"{info.st_mtime_ns}.{info.st_ctime_ns}.{info.st_size}.{info.st_ino}"
+
+
+CONNECTOR = FilesystemConnector

@@ -2,7 +2,7 @@
 
 One concern, one file. `FLEET` is entered once by the zygote, for itself and every worker; `OWN` by each worker after
 its fork. Both are read from top to bottom: what needs the most freedom comes first. What each layer stops is said in
-`sandbox.layers`, under the same name.
+`sandbox.wire.layers`, under the same name.
 """
 
 import errno
@@ -24,8 +24,8 @@ from sandbox.confine import (
     seccomp,
 )
 from sandbox.confine.plan import FleetPlan, Plan
-from sandbox.layers import contradicted, parse_status
-from sandbox.messages import LayerReport
+from sandbox.wire.layers import contradicted, parse_status
+from sandbox.wire.messages import LayerReport
 
 P = TypeVar("P", Plan, FleetPlan)
 

@@ -6,7 +6,7 @@ local tostring = x.need("wrapped").tostring
 return {
     -- described(error, thread) -> kind, message, traceback. More than is shown: the supervisor cuts both after it has
     -- looked for secrets, of which a cut would leave a part. Both bounds together are a third of what one message may
-    -- have beside its value (engine/protocol.py): a byte that is not UTF-8 is three in the message.
+    -- have beside its value (engine/workers/protocol.py): a byte that is not UTF-8 is three in the message.
     described = function(e, thread)
         local message
         if type(e) == "string" or type(e) == "number" then

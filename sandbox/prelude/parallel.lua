@@ -92,7 +92,7 @@ end
 -- What the driver sends of it: a msgpack list of {number, name, arguments}, or nil where nothing could be waited for.
 -- Numbers only grow, so what would be too much at once waits in its order: too many calls, or more bytes of arguments
 -- than one call may have. One message, and all that the host holds of a run, then stay within what one call may take.
-local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/protocol.py, MAX_SIDE_BY_SIDE)
+local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/workers/protocol.py, MAX_SIDE_BY_SIDE)
 local BYTES_AT_ONCE = x.max_output
 local held, first, last = {}, 1, 0      -- calls that the host does not know of yet: held[first] to held[last]
 local sizes, under_way, bytes_under_way = {}, 0, 0      -- number of a call that it knows of -> bytes of its arguments

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from engine.control.identity import Identity
-from engine.control.records import Scope
+from control.identity import Identity
+from control.records import Scope
 from engine.tenant import DEFAULT_TENANT, Tenant
 
 LUA = """

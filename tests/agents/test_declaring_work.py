@@ -9,8 +9,10 @@ import pytest
 from machine import loop_s
 from pydantic import BaseModel
 
-from agents.manifest import Package, inline_agent, parse_package
-from agents.shape import (
+from agents.kinds.toml import inline_agent
+from agents.package import Package
+from agents.publishing.manifest import parse_package
+from agents.shapes.shape import (
     MAX_COMPLETIONS,
     MAX_DECLARATION_BYTES,
     MAX_DESCRIPTION_BYTES,

@@ -13,7 +13,7 @@ from engine.config import LoadedConfig, parse_config
 from engine.errors import Code
 from engine.tenant import DEFAULT_TENANT
 from knowledge.connectors.filesystem import FilesystemConnector as Files
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.sync import sync
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ async def test_every_agent_of_the_demo_answers_with_all_its_arguments(service: S
         for value in ("payments-api", "", "%d %s %%", 5, True, ["a"], {"a": 1}):
             arguments = {argument.name: value for argument in info.arguments}
             if info.name == "incident-responder" and type(value) not in (str, int):
-                continue  # the seed's own script concatenates its arguments
+                continue  # this script concatenates its arguments
             prompt = (await service.resolve(info.name, arguments, CALL)).prompt
             assert prompt.system.strip()
 

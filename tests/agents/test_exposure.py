@@ -7,10 +7,10 @@ import pytest
 from agents_support import CALL, Project, agent, problem
 
 from agents.service import Service
-from agents.shape import WrongShape, agent_declaration, completions, tool_declaration
+from agents.shapes.shape import WrongShape, agent_declaration, completions, tool_declaration
 from engine.errors import Code
 from engine.tenant import DEFAULT_TENANT
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 

@@ -18,10 +18,10 @@ from agents.agent import Call
 from agents.service import Service, open_service
 from engine.config import LoadedConfig, parse_config
 from engine.errors import Code, Problem
-from engine.run import LogLine
+from engine.run import Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
 from knowledge.connectors.filesystem import FilesystemConnector
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.sync import sync
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ class Jira:
 
     async def create(self, **params: Any) -> Any:
         """What the tool answers. Raises Problem."""
-        call = Call(DEFAULT_TENANT, on_log=self.lines.append)
+        call = Call(DEFAULT_TENANT, Hearers(log=self.lines.append))
         with trio.fail_after(30):
             return (await self.service.call_tool(NAME, params, call)).value
 

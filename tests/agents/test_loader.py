@@ -10,12 +10,12 @@ import pytest
 import trio
 from agents_support import CALL, Project, agent, problem
 
-import agents.describing
-from agents.loader import LoadFailure
+import agents.code.describing
+from agents.loading.loader import LoadFailure
 from agents.service import Service
 from engine.errors import Code
 from engine.tenant import DEFAULT_TENANT
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -81,8 +81,8 @@ BAD: dict[str, tuple[str | bytes | None, str, Outcome, int | None, str]] = {
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert agents.describing.DESCRIBE_TIMEOUT_S == 2.0
-    monkeypatch.setattr(agents.describing, "DESCRIBE_TIMEOUT_S", 0.5)
+    assert agents.code.describing.DESCRIBE_TIMEOUT_S == 2.0
+    monkeypatch.setattr(agents.code.describing, "DESCRIBE_TIMEOUT_S", 0.5)
 
 
 async def test_every_bad_script_is_reported_and_none_keeps_the_good_ones_from_working(

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from publish_support import package, tool
 
-from agents.manifest import (
+from agents.kinds.toml import inline_agent
+from agents.publishing.manifest import (
     MAX_DEPTH,
     MAX_FILES,
     MAX_PACKAGE_BYTES,
@@ -16,11 +17,10 @@ from agents.manifest import (
     MAX_PATH_BYTES,
     check_path,
     folded,
-    inline_agent,
     parse_package,
     restored,
 )
-from engine.control.grants import Grants, beyond, for_the_operator, joined, parse_grants
+from control.versions.grants import Grants, beyond, for_the_operator, joined, parse_grants
 from engine.errors import Code, Problem
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agents.parameters import Parameters
+from agents.shapes.parameters import Parameters
 from agents.tools import builtin
 from engine.errors import Code, Problem
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from agents.schema import MAX_PATTERN_WORK, check_schema, pattern_work
-from agents.shape import WrongShape
+from agents.shapes.schema import MAX_PATTERN_WORK, check_schema, pattern_work
+from agents.shapes.shape import WrongShape
 
 ALLOWED = (r"^[A-Z]{2,5}-\d{4}$", r"^\w{1,64}$", r"^(?:\d{1,3}\.){3}\d{1,3}$", r"(?<year>\d{4})", r"\(?i\)", r"\p{L}+")
 # Each took between half a second and hours.

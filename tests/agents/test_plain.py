@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agents.plain import TooMuch, plain
-from agents.shape import WrongShape
+from agents.shapes.plain import TooMuch, plain
+from agents.shapes.shape import WrongShape
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 JSON = st.recursive(

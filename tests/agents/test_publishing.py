@@ -12,19 +12,19 @@ import trio
 from agents_support import CALL, Project, problem
 from publish_support import ADMIN, OPERATOR, PUBLISHER, key, package, tool
 
-import agents.active
+import agents.publishing.active
 from agents.agent import Call
 from agents.changes import Change
-from agents.manifest import Root
-from agents.publishing import Published
+from agents.package import Root
+from agents.publishing.publish import Published
 from agents.service import Service
-from engine.control import versions
-from engine.control.files import packages_path
-from engine.control.grants import Grants
-from engine.control.identity import ANONYMOUS, Identity
-from engine.control.store import open_configured
-from engine.control.versions import MAX_VERSIONS
+from control.files import packages_path
+from control.identity import ANONYMOUS, Identity
+from control.store import open_configured
+from control.versions import rows
+from control.versions.grants import Grants
 from engine.errors import Code, Problem
+from engine.run import Hearers
 from engine.tenant import DEFAULT_TENANT, Tenant
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -175,7 +175,9 @@ async def test_a_call_under_way_ends_on_the_version_that_it_began_with(project: 
 
         async def call() -> None:
             async with service.at_hand(DEFAULT_TENANT):
-                resolved = await service.resolve("helper", {}, Call(DEFAULT_TENANT, on_log=lambda line: begun.set()))
+                resolved = await service.resolve(
+                    "helper", {}, Call(DEFAULT_TENANT, Hearers(log=lambda line: begun.set()))
+                )
             said.append(resolved.prompt.system)
 
         async with trio.open_nursery() as nursery:
@@ -190,7 +192,7 @@ async def test_a_call_under_way_ends_on_the_version_that_it_began_with(project: 
 async def test_what_a_tenant_publishes_is_its_own(project: Project, opened: Open) -> None:
     project.configure()
     async with opened() as service:
-        await service.control.create_tenant("acme", actor="cli")
+        await service.control.tenants.create("acme", actor="cli")
         await publish(service, package("acme's"), tenant=ACME, who=key("publish", tenant=ACME))
         assert await names(service) == []
         assert await system(service, tenant=ACME) == "acme's for you"
@@ -404,7 +406,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 async def test_a_bad_package_is_refused_with_the_reason_and_leaves_only_an_audit_row(
     case: str, project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agents.describing.DESCRIBE_TIMEOUT_S", 0.7)
+    monkeypatch.setattr("agents.code.describing.DESCRIBE_TIMEOUT_S", 0.7)
     project.configure()
     keys, said = BAD[case]
     async with opened() as service:
@@ -412,7 +414,7 @@ async def test_a_bad_package_is_refused_with_the_reason_and_leaves_only_an_audit
             await publish(service, package(**keys))
         async with problem(Code.NOT_FOUND):
             await service.publishing.history(DEFAULT_TENANT, PUBLISHER, "agent", "helper")
-        (row,) = await service.control.audit()
+        (row,) = await service.control.audit.last()
         assert (row.action, row.target, row.outcome, row.actor) == (
             "agent.publish", "helper 1", "bad_request", "key:key_1",
         )  # fmt: skip
@@ -425,7 +427,7 @@ async def test_a_name_that_the_configuration_offers_is_a_conflict_that_names_it(
     everybody = '[agents.shared]\ndescription = "D"\nsystem_prompt = "S"\ntenants = ["*"]\n'
     project.configure(script + everybody)
     async with opened() as service:
-        await service.control.create_tenant("acme", actor="cli")
+        await service.control.tenants.create("acme", actor="cli")
         acme = key("publish", tenant=ACME)
         for name in ("theirs", "Theirs", "shared"):
             async with problem(Code.CONFLICT, "configuration offers"):
@@ -467,8 +469,8 @@ async def test_publishing_takes_the_scope_or_the_machine(project: Project, opene
 async def test_stored_bytes_bound_what_a_tenant_can_publish(project: Project, opened: Open) -> None:
     project.configure("[tenants]\nenabled = true\n")
     async with opened() as service:
-        await service.control.create_tenant("acme", actor="cli", quotas={"stored_bytes": 20_000})
-        tenant = await service.control.known_tenant("acme")
+        await service.control.tenants.create("acme", actor="cli", quotas={"stored_bytes": 20_000})
+        tenant = await service.control.tenants.for_runs("acme")
         acme = key("publish", tenant=tenant)
         small, large = package(), package("two", "2", files={**package("two")["files"], "x.md": "x" * 20_000})
         await publish(service, small, who=acme, tenant=tenant)
@@ -481,8 +483,8 @@ async def test_stored_bytes_bound_what_a_tenant_can_publish(project: Project, op
 async def test_a_flood_of_versions_ends_at_a_bound(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert MAX_VERSIONS == 1_000
-    monkeypatch.setattr("engine.control.versions.MAX_VERSIONS", 2)
+    assert rows.MAX_VERSIONS == 1_000
+    monkeypatch.setattr(rows, "MAX_VERSIONS", 2)
     project.configure()
     async with opened() as service:
         for version in ("1", "2"):
@@ -592,11 +594,11 @@ async def test_a_store_that_is_full_refuses_the_upload_and_nothing_is_half_done(
         def no_growth(db: Any) -> int:
             return int(db.pragma("max_page_count", db.pragma("page_count")))
 
-        await service.control.write(no_growth)
+        await service.control._database.write(no_growth)
         async with problem(Code.UNAVAILABLE, "full", "nothing was changed"):
             await publish(service, large)
         assert await system(service) == "one for you"
-        await service.control.write(lambda db: int(db.pragma("max_page_count", 2**30)))
+        await service.control._database.write(lambda db: int(db.pragma("max_page_count", 2**30)))
         await publish(service, large)
         assert await system(service) == "two for you"
 
@@ -604,7 +606,7 @@ async def test_a_store_that_is_full_refuses_the_upload_and_nothing_is_half_done(
 async def test_tenants_that_nobody_asks_for_are_put_away_and_come_back(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents.active, "KEPT_TENANTS", 1)
+    monkeypatch.setattr(agents.publishing.active, "KEPT_TENANTS", 1)
     project.configure()
     async with opened() as service:
         await publish(service, package())
@@ -643,7 +645,7 @@ async def test_what_was_approved_is_read_once_for_a_history(
         await change(service, "approve", "2", ADMIN)
         read: list[str] = []
         monkeypatch.setattr(
-            versions, "approved", lambda db, tenant, root, name: read.append(name) or Grants(hosts=("2.example",))
+            rows, "approved", lambda db, tenant, root, name: read.append(name) or Grants(hosts=("2.example",))
         )
         found = await service.publishing.history(DEFAULT_TENANT, PUBLISHER, "agent", "helper")
         assert read == ["helper"]

@@ -14,14 +14,13 @@ from faults import OUTSIDE
 from publish_support import ADMIN, OPERATOR, PUBLISHER, package, tool
 from test_publishing import publish, system
 
-import agents.active
-import agents.manifest
+import agents.package
+import agents.publishing.active
 from agents.service import Service
-from engine.control import versions
-from engine.control.files import packages_path
+from control.files import packages_path
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
-from engine.worker import Worker
+from engine.workers.worker import Worker
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -35,13 +34,13 @@ async def test_an_upload_makes_its_own_version_and_takes_over_all_others(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    really = agents.active._make_all
+    really = agents.publishing.active._make_all
 
     def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
         made.extend(each.name for each in active)
         return really(engine, folder, tenant, active, kept)
 
-    monkeypatch.setattr(agents.active, "_make_all", counting)
+    monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
     project.configure()
     async with opened() as service:
         async with service.at_hand(DEFAULT_TENANT):
@@ -67,14 +66,14 @@ async def test_many_versions_are_read_in_parts_and_every_one_is_there(
         for number in range(10):
             await publish(service, package(f"says {number}"), f"agent{number}")
     parts: list[int] = []
-    really = agents.active._make_all
+    really = agents.publishing.active._make_all
 
     def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
         parts.append(len(active))
         return really(engine, folder, tenant, active, kept)
 
-    monkeypatch.setattr(agents.active, "_make_all", counting)
-    monkeypatch.setattr(agents.active, "_BATCH_VERSIONS", 4)
+    monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
+    monkeypatch.setattr(agents.publishing.active, "_BATCH_VERSIONS", 4)
     async with opened() as service:
         assert [await system(service, f"agent{n}") for n in range(10)] == [f"says {n} for you" for n in range(10)]
     assert parts == [4, 4, 2]
@@ -91,13 +90,13 @@ async def test_files_beside_a_script_are_not_read_again_to_call_it(
 ) -> None:
     project.configure("[tenants]\nenabled = true\n")
     read: list[tuple[int, bool]] = []
-    really = agents.active.restored
+    really = agents.publishing.active.restored
 
     def noting(name: str, version: str, digest: str, kept: bytes, *, partial: bool = False) -> Any:
         read.append((len(kept), partial))
         return really(name, version, digest, kept, partial=partial)
 
-    monkeypatch.setattr(agents.active, "restored", noting)
+    monkeypatch.setattr(agents.publishing.active, "restored", noting)
     async with opened() as service:
         await publish(service, READS)
         folder = packages_path(service.loaded.config.db.path, "default")
@@ -124,14 +123,14 @@ async def test_a_package_that_was_kept_without_a_head_is_read_whole(project: Pro
     project.configure()
     async with opened() as service:
         await publish(service, READS)
-        await service.control.write(lambda db: db.execute("DELETE FROM heads"))
+        await service.control._database.write(lambda db: db.execute("DELETE FROM heads"))
     assert await _called_after_a_restart(opened) == "big"
 
 
 async def test_scripts_that_are_active_together_have_a_bound_in_bytes(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "MAX_ACTIVE_BYTES", 10_000)
+    monkeypatch.setattr("control.versions.rows.MAX_ACTIVE_BYTES", 10_000)
     project.configure()
     async with opened() as service:
         await publish(service, READS, "reader")  # of 300 KB, of which a few hundred bytes are active
@@ -151,12 +150,12 @@ async def test_scripts_that_are_active_together_have_a_bound_in_bytes(
 async def test_tenants_with_large_scripts_make_room_before_those_with_small_ones(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents.active, "KEPT_BYTES", 20_000)
-    monkeypatch.setattr(agents.active, "SHARE_BYTES", 2_000)
+    monkeypatch.setattr(agents.publishing.active, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(agents.publishing.active, "SHARE_BYTES", 2_000)
     project.configure("[tenants]\nenabled = true\n")
     async with opened() as service:
         for name in ("small", "large", "larger"):
-            await service.control.create_tenant(name, actor="cli")
+            await service.control.tenants.create(name, actor="cli")
             await publish(service, package("x" * (6_000 if name != "small" else 100)), tenant=Tenant(name))
         assert (await system(service, tenant=Tenant("small"))).startswith("xxx")
         for _ in range(2):
@@ -171,7 +170,7 @@ async def test_a_tenant_without_cpu_time_left_has_nothing_read_and_others_have(p
     project.configure("[tenants]\nenabled = true\n")
     async with opened() as service:
         for tenant in (acme, other):
-            await service.control.create_tenant(tenant.id, actor="cli")
+            await service.control.tenants.create(tenant.id, actor="cli")
             await publish(service, package(), tenant=tenant)
     async with opened() as service:
         service.engine.charge(acme, 1_000)
@@ -185,13 +184,13 @@ async def test_no_content_is_written_on_the_event_loop(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, places = threading.get_ident(), []
-    really = agents.manifest.spelled
+    really = agents.package.spelled
 
     def noting(said: Any) -> bytes:
         places.append(threading.get_ident())
         return really(said)
 
-    monkeypatch.setattr(agents.manifest, "spelled", noting)
+    monkeypatch.setattr(agents.package, "spelled", noting)
     project.configure()
     async with opened() as service:
         await publish(service, package())
@@ -205,7 +204,7 @@ async def test_no_content_is_written_on_the_event_loop(
 async def test_packages_without_their_copies_are_read_in_parts_of_their_whole_size(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents.active, "_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(agents.publishing.active, "_BATCH_BYTES", 1_000_000)
     project.configure()
     async with opened() as service:
         for number in range(8):
@@ -213,13 +212,13 @@ async def test_packages_without_their_copies_are_read_in_parts_of_their_whole_si
             await publish(service, package(files=files), f"agent{number}")
         folder = packages_path(service.loaded.config.db.path, "default")
     parts: list[tuple[int, int]] = []
-    really = agents.active._make_all
+    really = agents.publishing.active._make_all
 
     def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
         parts.append((len(active), sum(len(each.content) for each in kept.values())))
         return really(engine, folder, tenant, active, kept)
 
-    monkeypatch.setattr(agents.active, "_make_all", counting)
+    monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
     assert [count for count, _ in await _parts(opened, parts)] == [8]
     shutil.rmtree(folder)
     assert all(size <= 1_000_000 for _, size in await _parts(opened, parts))
@@ -240,7 +239,7 @@ async def test_a_tenant_with_more_than_the_bound_from_before_can_make_it_less(
     async with opened() as service:
         for name in ("first", "second"):
             await publish(service, package("x" * 8_000), name)
-        monkeypatch.setattr(versions, "MAX_ACTIVE_BYTES", 10_000)
+        monkeypatch.setattr("control.versions.rows.MAX_ACTIVE_BYTES", 10_000)
         await publish(service, package("x" * 7_000, "2"), "first")
         assert await system(service, "first") == "x" * 7_000 + " for you"
         async with problem(Code.QUOTA_EXCEEDED, "the scripts that are active take"):
@@ -254,11 +253,11 @@ async def test_a_head_that_comes_later_is_counted_before_it_is_kept(project: Pro
     body = package(files={"main.lua": script, "big.md": "big"})
     async with opened() as service:
         await publish(service, body, "first")
-        await service.control.write(lambda db: db.execute("DELETE FROM heads"))
-        stored = await service.control.read(lambda db: versions.stored_bytes(db, "default"))
+        await service.control._database.write(lambda db: db.execute("DELETE FROM heads"))
+        stored = await service.control.versions.stored_bytes("default")
         stored += await service.publishing._documents("default")
-        await service.control.change_tenant("default", actor="cli", quotas={"stored_bytes": stored + 20_000})
-        tenant = await service.control.known_tenant("default")
+        await service.control.tenants.change("default", actor="cli", quotas={"stored_bytes": stored + 20_000})
+        tenant = await service.control.tenants.for_runs("default")
         async with problem(Code.QUOTA_EXCEEDED, "stored_bytes"):
             await publish(service, body, "second", tenant=tenant)
 
@@ -266,12 +265,12 @@ async def test_a_head_that_comes_later_is_counted_before_it_is_kept(project: Pro
 async def test_large_tenants_with_a_request_under_way_evict_nobody(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents.active, "KEPT_BYTES", 10_000)
-    monkeypatch.setattr(agents.active, "SHARE_BYTES", 2_000)
+    monkeypatch.setattr(agents.publishing.active, "KEPT_BYTES", 10_000)
+    monkeypatch.setattr(agents.publishing.active, "SHARE_BYTES", 2_000)
     project.configure("[tenants]\nenabled = true\n")
     async with opened() as service:
         for name in ("small", "large", "larger"):
-            await service.control.create_tenant(name, actor="cli")
+            await service.control.tenants.create(name, actor="cli")
             await publish(service, package("x" * (6_000 if name != "small" else 100)), tenant=Tenant(name))
         async with service.at_hand(Tenant("large")), service.at_hand(Tenant("larger")):
             for _ in range(2):
@@ -326,7 +325,7 @@ async def test_a_digest_names_no_folder_but_that_of_its_content(project: Project
             for table in ("packages", "heads", "versions"):
                 db.execute(f"UPDATE {table} SET digest = ?", (digest,))
 
-        await service.control.write(turn)
+        await service.control._database.write(turn)
     async with opened() as service, service.at_hand(DEFAULT_TENANT):
         assert service.registry.agents("default") == []
 
@@ -336,7 +335,7 @@ async def test_what_scripts_say_of_themselves_is_counted_as_stored(project: Proj
     script = 'agent = { description = ("x"):rep(15000) } function agent.resolve() return { system = "" } end'
 
     async def stored(service: Service) -> int:
-        return await service.control.read(lambda db: versions.stored_bytes(db, "default"))
+        return await service.control.versions.stored_bytes("default")
 
     async with opened() as service:
         await publish(service, package(files={"main.lua": script}))
@@ -353,7 +352,7 @@ async def test_what_a_script_says_beside_what_is_known_is_not_kept(project: Proj
     script = 'agent = { own = ("x"):rep(500000) } function agent.resolve() return { system = "S" } end'
     async with opened() as service:
         await publish(service, package(files={"main.lua": script}))
-        assert await service.control.read(lambda db: versions.stored_bytes(db, "default")) < 2_000
+        assert await service.control.versions.stored_bytes("default") < 2_000
         assert await system(service) == "S"
 
 
@@ -369,7 +368,7 @@ async def kill_while_it_describes(service: Service, times: int, hit: Callable[[W
     """Do this to the worker that asks a script what it is, so many times."""
     seen: set[int] = set()
     while len(seen) < times:
-        for worker in service.engine._pool.leased():
+        for worker in service.engine._pool.by_state()["leased"]:
             if worker.serial not in seen:
                 seen.add(worker.serial)
                 hit(worker)

@@ -15,10 +15,11 @@ from publish_support import package
 from test_publishing import ACME, publish, system
 from test_publishing_costs import READS
 
-from agents.manifest import parse_package
+from agents.publishing.manifest import parse_package
 from agents.service import Service
-from engine.control import versions
-from engine.control.moving import _plain, export_tenant, import_tenant
+from control.moving import _plain, export_tenant, import_tenant
+from control.versions.records import head_of
+from control.versions.rows import active as active_versions
 from engine.errors import Code
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -39,12 +40,12 @@ def _changed(file: Path, change: Callable[[Any], None]) -> None:
 
 async def _export(service: Service, file: Path) -> None:
     db = service.loaded.config.db.path
-    await service.control.create_tenant("acme", actor="cli")
+    await service.control.tenants.create("acme", actor="cli")
     await publish(service, READS, "reader", tenant=ACME)
     await publish(service, package("alone"), "alone", tenant=ACME)
     await export_tenant(service.control, db, "acme", file, actor="cli")
-    await service.control.delete_tenant("acme", actor="cli")
-    assert await service.control.read(lambda db: db.execute("SELECT count(*) FROM heads").get) == 0
+    await service.control.tenants.delete("acme", actor="cli")
+    assert await service.control._database.read(lambda db: db.execute("SELECT count(*) FROM heads").get) == 0
 
 
 def _digests(tables: Any, digest: str) -> None:
@@ -86,7 +87,7 @@ async def test_a_package_that_is_not_what_its_digest_says_is_not_imported(
         _changed(tmp_path / "acme.tar", change)
         async with problem(Code.BAD_REQUEST, "a package is not what its digest says"):
             await import_tenant(service.control, service.loaded.config.db.path, tmp_path / "acme.tar", actor="cli")
-        assert [tenant.name for tenant in await service.control.tenants()] == ["default"]
+        assert [tenant.name for tenant in await service.control.tenants.all()] == ["default"]
 
 
 @pytest.mark.parametrize("heads", ["forged", "none", "as they were"])
@@ -104,13 +105,13 @@ async def test_heads_are_made_anew_by_an_import(project: Project, opened: Open, 
         await import_tenant(service.control, service.loaded.config.db.path, tmp_path / "acme.tar", actor="cli")
         assert await system(service, "reader", ACME) == "big"
         assert await system(service, "alone", ACME) == "alone for you"
-        active = await service.control.read(lambda db: versions.active(db, "acme"))
+        active = await service.control._database.read(lambda db: active_versions(db, "acme"))
         assert [each.size < 1_000 for each in active] == [True, True]
 
 
 @pytest.mark.parametrize("body", [READS, package("größe", config={"a": [1, 2.5, None, "ü"]}), package()])
 def test_a_head_that_is_made_of_the_content_is_that_of_the_package(body: Any) -> None:
     made = parse_package("agent", "helper", {**body, "files": {**body["files"], "ä.md": "ö"}})
-    assert versions.head_of(made.content) == made.head
+    assert head_of(made.content) == made.head
     assert made.head is not None
-    assert versions.head_of(made.head) is None
+    assert head_of(made.head) is None

@@ -12,14 +12,14 @@ import trio
 from agents_support import CALL, Project, problem
 from python_support import Authored
 
-import agents.python
+import agents.code.python
 from agents.agent import Call, Completes
-from agents.loader import LoadFailure
+from agents.loading.loader import LoadFailure
 from agents.service import Service, open_service
 from engine import AgentPrompt, CallFailed, Context, PromptMessage
 from engine.config import ConfigError, load_config
 from engine.errors import Code, Problem
-from engine.run import CallRecord, LogLine
+from engine.run import CallRecord, Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -474,7 +474,7 @@ return {"system": json.dumps([hits, document["body"], sources[0]["source"], fail
     await filled(project)
     async with opened() as service:
         called: list[CallRecord] = []
-        call = Call(DEFAULT_TENANT, on_call=called.append)
+        call = Call(DEFAULT_TENANT, Hearers(call=called.append))
         hits, text, source, failed = json.loads((await service.resolve("asking", {}, call)).prompt.system)
         assert [(hit["title"], hit["source_url"]) for hit in hits] == [("Alpha", None)]
         assert (text, source) == ("# Alpha\n\nDeploy on Tuesdays.\n", "filesystem:docs")
@@ -490,7 +490,7 @@ return {"system": json.dumps([hits, document["body"], sources[0]["source"], fail
 
 
 async def filled(project: Project) -> None:
-    from cli.sync import fill_if_empty
+    from cli.commands.sync import fill_if_empty
 
     await fill_if_empty(load_config(project.folder / "engine.toml", environ={}, cwd=project.folder))
 
@@ -515,7 +515,7 @@ return {"system": ""}
     lines: list[LogLine] = []
     steps: list[Any] = []
     async with opened(T="hunter2-hunter2") as service:
-        call = Call(DEFAULT_TENANT, on_progress=lambda *step: steps.append(step), on_log=lines.append)
+        call = Call(DEFAULT_TENANT, Hearers(progress=lambda *step: steps.append(step), log=lines.append))
         with structlog.testing.capture_logs() as events:
             await service.resolve("a", {}, call)
     assert [(line.level, line.text) for line in lines[:4]] == [
@@ -621,8 +621,8 @@ def test_an_exception_is_told_on_one_line_with_its_last_place_and_no_folder() ->
     try:
         json.loads("{")
     except ValueError as error:
-        told = agents.python.told(error)
+        told = agents.code.python.told(error)
     assert told.startswith("JSONDecodeError: Expecting property name")
     assert told.endswith(")")
     assert "/" not in told
-    assert agents.python.told(ValueError()) == "ValueError"
+    assert agents.code.python.told(ValueError()) == "ValueError"

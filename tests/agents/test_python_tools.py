@@ -14,7 +14,7 @@ from agents.agent import Call
 from agents.service import Service, open_service
 from engine.config import ConfigError, load_config
 from engine.errors import Code, Problem
-from engine.run import LogLine
+from engine.run import Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -312,7 +312,7 @@ async def test_a_script_calls_a_python_tool_and_pays_for_what_that_asks(
     )
     lines: list[LogLine] = []
     async with opened() as service:
-        resolved = await service.resolve("script", {"n": 8}, Call(DEFAULT_TENANT, on_log=lines.append))
+        resolved = await service.resolve("script", {"n": 8}, Call(DEFAULT_TENANT, Hearers(log=lines.append)))
         assert resolved.prompt.system.startswith("default ")
         assert "tool 'told': no such table" in resolved.prompt.system
         assert lines == [LogLine("info", "heard")]

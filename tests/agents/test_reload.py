@@ -17,7 +17,7 @@ from agents.changes import Change
 from agents.reload import reload_on_change
 from agents.service import Service, open_service
 from engine.config import load_config
-from engine.run import LogLine
+from engine.run import Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
 
 TOOL = "tool = {{description = '{about}', parameters = {{}}}} function tool.execute() return '{answer}' end"
@@ -192,7 +192,7 @@ async def test_a_call_under_way_ends_on_the_version_that_it_began_with(project: 
             began.set()
 
         async def old() -> None:
-            call = Call(DEFAULT_TENANT, on_log=on_log)
+            call = Call(DEFAULT_TENANT, Hearers(log=on_log))
             answers.append((await watched.service.resolve("a", {}, call)).prompt.system)
 
         async with trio.open_nursery() as nursery:

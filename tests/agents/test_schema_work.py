@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine import loop_s
 
-from agents.checked import CheckedSchema, TooMuchWork
-from agents.parameters import Parameters
-from agents.schema import check_schema, parameters_schema
-from agents.schema_work import MAX_WORK, Counts, counted, plan_of, work
-from agents.shape import WrongShape
+from agents.shapes.checked import CheckedSchema, TooMuchWork
+from agents.shapes.parameters import Parameters
+from agents.shapes.schema import check_schema, parameters_schema
+from agents.shapes.schema_work import MAX_WORK, Counts, counted, plan_of, work
+from agents.shapes.shape import WrongShape
 from engine.errors import Code, Problem
 
 Case = Callable[[int], tuple[Any, Any]]

@@ -16,11 +16,11 @@ from standin import Asked, Said, StandIn, stand_in
 
 from agents.agent import Call
 from agents.service import Service, open_service
+from control.store import open_configured
 from engine.config import load_config
-from engine.control.store import open_configured
+from engine.egress.redaction import MASK
 from engine.errors import Code, Problem
-from engine.redaction import MASK
-from engine.run import CallRecord, LogLine, RunResult
+from engine.run import CallRecord, Hearers, LogLine, RunResult
 from engine.tenant import DEFAULT_TENANT, Tenant
 
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -65,15 +65,15 @@ class Place:
 
     async def call(self, tenant: Tenant = DEFAULT_TENANT, **params: Any) -> tuple[Any, RunResult | None]:
         call = Call(
-            tenant, on_log=self.lines.append, on_progress=lambda *step: self.steps.append(step),
-            on_call=self.calls.append,
-        )  # fmt: skip
+            tenant,
+            Hearers(log=self.lines.append, progress=lambda *step: self.steps.append(step), call=self.calls.append),
+        )
         with trio.fail_after(30):
             called = await self.service.call_tool("t", params, call)
         return called.value, called.run
 
     async def set(self, tenant: str, value: str, host: str, name: str = "TOKEN") -> None:
-        await self.service.control.set_secret(tenant, name, value, [host], actor="cli")
+        await self.service.control.secrets.set(tenant, name, value, [host], actor="cli")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def placed(project: Project, script: str = SCRIPT, keys: str = "", **envir
         async with open_service(loaded) as service:
             assert service.failures == ()
             for tenant in ("acme", "zeta"):
-                await service.control.create_tenant(tenant, actor="cli")
+                await service.control.tenants.create(tenant, actor="cli")
             yield Place(service, host, other)
 
 
@@ -158,9 +158,9 @@ async def test_a_secret_reaches_its_host_and_is_in_nothing_that_anybody_reads(
         await place.call(way="elsewhere")
     assert "the secret TOKEN is bound to" in refused.value.message
     assert place.other.asked == []
-    audit = await place.service.control.audit()
+    audit = await place.service.control.audit.last()
     metrics = place.service.engine.render_metrics().decode()
-    kept = await place.service.control.secrets("default")
+    kept = await place.service.control.secrets.all("default")
     raised = [(each.value.message, each.value.traceback) for each in (failed, refused)]
     shown = (answer, result, place.lines, place.steps, place.calls, raised, logged, metrics, audit, kept)
     for each in (*shown, place.service.registry):
@@ -187,7 +187,7 @@ async def test_a_secret_that_is_changed_or_deleted_is_so_from_the_next_call_on(p
     assert [asked.headers["x-key"] for asked in place.host.asked] == ["the-first-value", "the-second-value"]
     # As the command line does it, in another process with a connection of its own.
     async with open_configured(place.service.loaded.config) as elsewhere:
-        await elsewhere.delete_secret("acme", "TOKEN", actor="cli")
+        await elsewhere.secrets.delete("acme", "TOKEN", actor="cli")
     async with problem(Code.TOOL_ERROR, "tool 't': its key auth names the secret 'TOKEN'", "tenant 'acme' has none"):
         await place.call(ACME)
     await place.set("acme", "the-third-value", place.host.address)
@@ -274,7 +274,7 @@ async def test_without_tenants_the_default_one_may_have_secrets_and_no_file_is_m
         assert not await trio.Path(service.control.path).exists()
         # The command line makes it, and the server that runs sees it.
         async with open_configured(loaded.config) as elsewhere:
-            await elsewhere.set_secret("default", "TOKEN", "the-real-value", ["api.example.com"], actor="cli")
+            await elsewhere.secrets.set("default", "TOKEN", "the-real-value", ["api.example.com"], actor="cli")
         assert (await service.call_tool("t", {}, Call(DEFAULT_TENANT))).value == {"none": False}
 
 
@@ -283,7 +283,7 @@ async def test_a_tenant_has_a_bounded_number_of_secrets_and_can_change_those_tha
         await place.set("acme", "some-value", place.host.address, f"S{number}")
     async with problem(Code.CONFLICT, "tenant 'acme' has 64 secrets; the most is 64"):
         await place.set("acme", "some-value", place.host.address)
-    await place.service.control.delete_secret("acme", "S1", actor="cli")
+    await place.service.control.secrets.delete("acme", "S1", actor="cli")
     await place.set("acme", "the-real-value", place.host.address)
     await place.set("acme", "the-new-value", place.host.address)
     await place.call(ACME)

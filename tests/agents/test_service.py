@@ -9,12 +9,12 @@ import pytest
 from agents_support import CALL, Project, agent, problem
 
 from agents.agent import Call
-from agents.failure import RunFailed
+from agents.code.failure import RunFailed
 from agents.service import Service
 from engine.errors import Code, Problem
-from engine.run import LogLine
+from engine.run import Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT, Tenant
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -208,7 +208,7 @@ async def test_a_failed_run_carries_its_limit_its_log_and_its_traceback(project:
     lines: list[LogLine] = []
     async with opened() as service:
         with pytest.raises(RunFailed) as failed:
-            await service.resolve("slow", {}, Call(DEFAULT_TENANT, on_log=lines.append))
+            await service.resolve("slow", {}, Call(DEFAULT_TENANT, Hearers(log=lines.append)))
         assert failed.value.limit is not None
         assert (failed.value.limit.name, failed.value.limit.bound, failed.value.limit.source) == (
             "timeout_s",
@@ -225,7 +225,7 @@ async def test_progress_of_a_script_reaches_the_caller(project: Project, opened:
     project.configure(project.script("steps", agent("context.progress(0.5, 'half') return {system = ''}")))
     seen: list[Any] = []
     async with opened() as service:
-        await service.resolve("steps", {}, Call(DEFAULT_TENANT, on_progress=lambda *step: seen.append(step)))
+        await service.resolve("steps", {}, Call(DEFAULT_TENANT, Hearers(progress=lambda *step: seen.append(step))))
     assert seen == [(0.5, "half")]
 
 

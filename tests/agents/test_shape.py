@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.agent import AgentArgument, PromptMessage
-from agents.shape import WrongShape, agent_declaration, agent_prompt
+from agents.shapes.shape import WrongShape, agent_declaration, agent_prompt
 
 SAID: dict[str, Any] = {"functions": ["resolve"]}
 

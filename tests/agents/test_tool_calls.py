@@ -11,7 +11,7 @@ from agents_support import CALL, Project, agent, problem
 from agents.agent import Call
 from agents.service import Service
 from engine.errors import Code
-from engine.run import CallRecord, LogLine
+from engine.run import CallRecord, Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -274,7 +274,7 @@ async def test_log_lines_and_calls_of_a_tool_are_told_to_whoever_watches_the_cal
     lines: list[LogLine] = []
     told: list[CallRecord] = []
     async with opened() as service:
-        await answer(service, call=Call(DEFAULT_TENANT, on_log=lines.append, on_call=told.append))
+        await answer(service, call=Call(DEFAULT_TENANT, Hearers(log=lines.append, call=told.append)))
     assert [line.text for line in lines] == ["from the tool"]
     assert [record.name for record in told] == ["context.search", "context.call_tool"]
 
@@ -302,7 +302,7 @@ async def test_a_secret_of_the_configuration_shows_in_no_error_and_no_log(
     project.configure(project.script("a", agent(deeds[place]), "token = '${TOKEN}'"))
     lines: list[LogLine] = []
     async with opened(TOKEN=secret) as service:
-        call = Call(DEFAULT_TENANT, on_log=lines.append)
+        call = Call(DEFAULT_TENANT, Hearers(log=lines.append))
         if place == "error":
             async with problem(Code.AGENT_ERROR, "rejected: [redacted] and "):
                 await answer(service, call=call)

@@ -11,10 +11,10 @@ from agents_support import CALL, Project, problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.parameters import Parameters
-from agents.schema import parameters_schema, with_defaults
 from agents.service import Service
-from agents.shape import WrongShape
+from agents.shapes.parameters import Parameters
+from agents.shapes.schema import parameters_schema, with_defaults
+from agents.shapes.shape import WrongShape
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT
 

@@ -10,12 +10,12 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from benchmarks.account import Answer, OwnFigures, Recorder
-from benchmarks.address import Address
-from benchmarks.load import make_load
-from benchmarks.result import Asked, Surroundings, result_of
+from benchmarks.load.account import Answer, OwnFigures, Recorder
+from benchmarks.load.making import make_load
+from benchmarks.load.schedule import Load, Request
+from benchmarks.report.result import Asked, Surroundings, result_of
 from benchmarks.scenario import Ask
-from benchmarks.schedule import Load, Request
+from benchmarks.targets.address import Address
 
 OK = Answer(outcome="ok")
 ASK = Ask(name="noop", kind="agent", what="noop")

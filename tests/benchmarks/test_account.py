@@ -7,7 +7,7 @@ from bench_support import ASK, account_of, result_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.account import (
+from benchmarks.load.account import (
     BLOCKS,
     LAG_MATTERS_MS,
     TESTER,
@@ -17,8 +17,8 @@ from benchmarks.account import (
     doubts,
     phases,
 )
-from benchmarks.histogram import COARSE, FINE, Histogram
-from benchmarks.schedule import Load, Request
+from benchmarks.load.histogram import COARSE, FINE, Histogram
+from benchmarks.load.schedule import Load, Request
 
 DURATIONS = st.lists(st.floats(0, 60, allow_nan=False), min_size=1, max_size=200)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import bounds
+from benchmarks.aims import bounds
 
 
 @pytest.mark.parametrize("tenants", [1, 30])

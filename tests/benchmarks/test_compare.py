@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from bench_support import account_of, result_for
 
-from benchmarks.compare import CompareError, compare, in_words, summary, unlike
-from benchmarks.ramp import Ramp
+from benchmarks.report.compare import CompareError, compare, in_words, summary, unlike
+from benchmarks.report.ramp import Ramp
 
 
 def latencies(mean_ms: float, seed: str, count: int = 1000) -> list[float]:

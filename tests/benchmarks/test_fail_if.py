@@ -7,9 +7,9 @@ from bench_support import account_of, result_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.account import Recorder
-from benchmarks.fail_if import ThresholdError, parse
-from benchmarks.schedule import Load
+from benchmarks.load.account import Recorder
+from benchmarks.load.schedule import Load
+from benchmarks.report.fail_if import ThresholdError, parse
 
 
 @pytest.fixture(scope="module")

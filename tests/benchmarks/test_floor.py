@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import percentile, table
+from benchmarks.report.figures import percentile, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_short_run_writes_every_figure_of_every_row(tmp_path: Path) -> None:
     written = tmp_path / "floor.json"
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.floor", "--runs", "4", "--rounds", "2", "--json", str(written)],
+        [sys.executable, "-m", "benchmarks.aims.floor", "--runs", "4", "--rounds", "2", "--json", str(written)],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",

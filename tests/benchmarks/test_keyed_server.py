@@ -15,17 +15,17 @@ import pytest
 import trio
 
 from agents.service import Service, open_service
-from benchmarks.address import parse_url, resolve
 from benchmarks.bench import Plan, Watch, measure
-from benchmarks.fitting import Unfit
+from benchmarks.load.schedule import Load
 from benchmarks.processes import Work
 from benchmarks.publishing import published
 from benchmarks.scenario import Ask, Scenario, load
-from benchmarks.schedule import Load
+from benchmarks.targets.address import parse_url, resolve
+from benchmarks.targets.target import Unfit
 from engine.config import LoadedConfig, parse_config
-from engine.control.tables import rows
 from engine.tenant import DEFAULT_TENANT
 from server.app import listen, open_app, serve_app
+from storage.lanes import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = """
@@ -94,9 +94,9 @@ async def keyed(tmp_path: Path) -> AsyncIterator[Serving]:
     async with serving(tmp_path, text) as server:
         control = server.service.control
         for tenant in ("acme", "other", "lonely"):
-            await control.create_tenant(tenant, actor="cli")
-            _, server.keys[tenant] = await control.create_key(tenant, actor="cli", scopes=["use", "publish"])
-        _, server.keys["caller"] = await control.create_key("acme", actor="cli", scopes=["use"])
+            await control.tenants.create(tenant, actor="cli")
+            _, server.keys[tenant] = await control.keys.create(tenant, actor="cli", scopes=["use", "publish"])
+        _, server.keys["caller"] = await control.keys.create("acme", actor="cli", scopes=["use"])
         yield server
 
 
@@ -186,7 +186,9 @@ async def test_a_server_is_called_while_versions_are_published_and_no_call_fails
         # Each load had a name of its own, and none of them is left where people see it.
         async with server.service.at_hand(DEFAULT_TENANT):
             assert server.service.list_agents(DEFAULT_TENANT) == []
-        kept = await server.service.control.read(lambda db: rows(db, "SELECT name, version, deprecated FROM versions"))
+        kept = await server.service.control._database.read(
+            lambda db: rows(db, "SELECT name, version, deprecated FROM versions")
+        )
         assert len({name for name, _, _ in kept}) == 3
         assert sorted((version, deprecated) for _, version, deprecated in kept) == [("0", 0)] * 3 + [("1", 1)] * 3
 
@@ -194,7 +196,7 @@ async def test_a_server_is_called_while_versions_are_published_and_no_call_fails
 async def test_every_tenant_publishes_and_calls_its_own(keyed: Serving) -> None:
     result = await keyed.loaded("churn", "http", "2026", "acme", "other", tenants=2, processes=2)
     assert result["outcomes"] == {"ok": 21}
-    kept = await keyed.service.control.read(lambda db: rows(db, "SELECT DISTINCT tenant FROM versions"))
+    kept = await keyed.service.control._database.read(lambda db: rows(db, "SELECT DISTINCT tenant FROM versions"))
     assert sorted(kept) == [("acme",), ("other",)]
 
 
@@ -215,12 +217,12 @@ async def test_a_pool_of_several_tenants_publishes_and_calls(tmp_path: Path) -> 
 
 async def test_what_could_not_be_taken_out_of_service_is_told(keyed: Serving) -> None:
     control = keyed.service.control
-    record, key = await control.create_key("acme", actor="cli", scopes=["use", "publish"])
+    record, key = await control.keys.create("acme", actor="cli", scopes=["use", "publish"])
     work = Work(load=SHORT, asks=load("churn").asks, tenants=("default",), keys={"default": key})
     address = await resolve(parse_url(keyed.url), allow_remote=False)
     with trio.fail_after(60):
         async with published(work, address) as left:
-            await control.revoke_key(record.id, actor="cli")
+            await control.keys.revoke(record.id, actor="cli")
     assert left == [
         "what was published is left on the server, first the agent 'bench-churn' of 'default': unauthorized"
     ]
@@ -229,5 +231,7 @@ async def test_what_could_not_be_taken_out_of_service_is_told(keyed: Serving) ->
 async def test_what_one_tenant_published_is_taken_back_when_another_may_not(keyed: Serving) -> None:
     with pytest.raises(Unfit, match=r"'tenant-2': forbidden"):
         await keyed.loaded("churn", "http", "2026", "other", "caller", tenants=2)
-    kept = await keyed.service.control.read(lambda db: rows(db, "SELECT tenant, active, deprecated FROM versions"))
+    kept = await keyed.service.control._database.read(
+        lambda db: rows(db, "SELECT tenant, active, deprecated FROM versions")
+    )
     assert kept == [("other", 0, 1)]

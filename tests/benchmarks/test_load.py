@@ -5,11 +5,11 @@ import trio
 from bench_support import ASK, OK, clock, delaying, loaded, stalling
 from trio.testing import MockClock
 
-from benchmarks.account import Answer, Recorder
-from benchmarks.load import make_load
+from benchmarks.load.account import Answer, Recorder
+from benchmarks.load.making import make_load
+from benchmarks.load.schedule import Load, Request
 from benchmarks.processes import Work, make
 from benchmarks.scenario import Ask
-from benchmarks.schedule import Load, Request
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_an_interrupt_keeps_what_there_is_and_counts_what_was_cut_off(auto
         work = Work(load=load, asks=(ASK,), tenants=("default",), target="run")
         # The precise timer is the kernel's and knows nothing of this clock.
         with pytest.MonkeyPatch.context() as patch:
-            from benchmarks.load import trio_timer
+            from benchmarks.load.making import trio_timer
 
             patch.setattr("benchmarks.processes.precise_timer", trio_timer)
             made = await make(work, Target(), stop, None)
@@ -201,7 +201,7 @@ async def test_progress_is_the_state_of_the_account(autojump_clock: MockClock) -
     async with trio.open_nursery() as nursery:
 
         async def look() -> None:
-            from benchmarks.progress import Progress
+            from benchmarks.load.progress import Progress
 
             await trio.sleep(5.05)
             seen.append(Progress.from_wire(Progress.of(account).wire()))

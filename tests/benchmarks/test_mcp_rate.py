@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.client import Response
-from benchmarks.mcp_peers import budget, incident
-from benchmarks.mcp_rate import ASKED, ROWS, SERVICE, Row, Turn, WrongJob, check_job, figures, report
+from benchmarks.aims.mcp_peers import budget, incident
+from benchmarks.aims.mcp_rate import ASKED, ROWS, SERVICE, Row, Turn, WrongJob, check_job, figures, report
+from benchmarks.targets.client import Response
 
 ROOT = Path(__file__).resolve().parents[2]
 FASTMCP, OURS = (next(row for row in ROWS if row.server == name and row.method) for name in ("fastmcp", "engine"))
@@ -21,7 +21,7 @@ def test_a_short_run_measures_every_row_but_fastmcps_and_says_that_these_are_lef
     written = tmp_path / "rate.json"
     command = ["--requests", "20", "--rounds", "1", "--json", str(written)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.mcp_rate", *command],
+        [sys.executable, "-m", "benchmarks.aims.mcp_rate", *command],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",

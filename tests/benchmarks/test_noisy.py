@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from benchmarks import noisy
-from benchmarks.address import Address
-from benchmarks.noisy import SCRIPTS, Sender, Used, configuration, keep_sending, report
+from benchmarks.aims import noisy
+from benchmarks.aims.noisy import SCRIPTS, Sender, Used, configuration, keep_sending, report
+from benchmarks.targets.address import Address
 from engine.config import parse_config
 
 

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 from bench_support import MACHINE, account_of, result_for
 
-from benchmarks.account import Answer, Recorder
-from benchmarks.live import shown
-from benchmarks.page import page, ramp_page
-from benchmarks.progress import Progress
-from benchmarks.report import milliseconds, plain, report
+from benchmarks.load.account import Answer, Recorder
+from benchmarks.load.progress import Progress
+from benchmarks.load.schedule import Load, Request
+from benchmarks.report.live import shown
+from benchmarks.report.page import page, ramp_page
+from benchmarks.report.text import milliseconds, plain, report
 from benchmarks.scenario import Ask
-from benchmarks.schedule import Load, Request
 
 HOSTILE = "<script>alert('x')</script>\"&"
 

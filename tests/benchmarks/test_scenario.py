@@ -7,9 +7,8 @@ import pytest
 import trio
 
 from agents.agent import Call
-from benchmarks.account import Answer
-from benchmarks.fitting import Unfit
-from benchmarks.pool_target import PoolTarget, open_pool_service, scenario_config
+from benchmarks.load.account import Answer
+from benchmarks.load.schedule import Load, Request
 from benchmarks.processes import Work
 from benchmarks.publishing import publish_first
 from benchmarks.scenario import (
@@ -24,7 +23,8 @@ from benchmarks.scenario import (
     weights,
     with_hostile,
 )
-from benchmarks.schedule import Load, Request
+from benchmarks.targets.pool import PoolTarget, open_pool_service, scenario_config
+from benchmarks.targets.target import Unfit
 from engine.config import Config, LoadedConfig, parse_config
 from engine.tenant import DEFAULT_TENANT
 

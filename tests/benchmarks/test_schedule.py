@@ -9,8 +9,7 @@ from bench_support import ASK
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.scenario import Ask, weights
-from benchmarks.schedule import (
+from benchmarks.load.schedule import (
     Arrivals,
     Chooser,
     Even,
@@ -21,6 +20,7 @@ from benchmarks.schedule import (
     streams,
     tenant_names,
 )
+from benchmarks.scenario import Ask, weights
 
 
 def times(source: Arrivals) -> list[float]:

@@ -14,18 +14,18 @@ from bench_support import ASK, JSON, Answering, Last, RawServer, Reset, Served, 
 from trio.testing import wait_all_tasks_blocked
 
 from agents.service import open_service
-from benchmarks.account import Answer, Recorder
-from benchmarks.address import Address, AddressError, choose, parse_url, resolve
 from benchmarks.bench import Plan, Watch, measure
-from benchmarks.client import Client
-from benchmarks.fitting import Unfit
-from benchmarks.http_target import HttpTarget
-from benchmarks.load import make_load
-from benchmarks.mcp_target import Era, McpTarget
+from benchmarks.load.account import Answer, Recorder
+from benchmarks.load.making import make_load
+from benchmarks.load.schedule import Load, Request
 from benchmarks.processes import Work, make_together
 from benchmarks.scenario import Ask, ScenarioError, load, parse
-from benchmarks.schedule import Load, Request
-from benchmarks.server_figures import means
+from benchmarks.targets.address import Address, AddressError, choose, parse_url, resolve
+from benchmarks.targets.client import Client
+from benchmarks.targets.mcp import Era, McpTarget
+from benchmarks.targets.rest import HttpTarget
+from benchmarks.targets.server_figures import means
+from benchmarks.targets.target import Unfit
 from engine.config import LoadedConfig, parse_config
 from server.app import listen, open_app, serve_app
 

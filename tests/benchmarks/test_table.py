@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contest, peers, table
-from benchmarks.aims import Aim, Better, Found, counted, replaced, shown
-from benchmarks.contest import EIGHT, ONE, Contest, Seen
-from benchmarks.peers import Peer
-from benchmarks.peers.turns import Job
+from benchmarks.aims import contest, peers, table
+from benchmarks.aims.contest import EIGHT, ONE, Contest, Seen
+from benchmarks.aims.peers import Peer
+from benchmarks.aims.peers.turns import Job
+from benchmarks.aims.rows import Aim, Better, Found, counted, replaced, shown
 
 
 @pytest.mark.parametrize(

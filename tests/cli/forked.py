@@ -59,7 +59,7 @@ def run(job: "dict[str, str]") -> "dict[str, object]":
 if __name__ == "__main__":
     jobs = json.loads(sys.stdin.read())
     import agents.service  # noqa: F401
-    import engine.control.moving  # noqa: F401
+    import control.moving  # noqa: F401
     from cli.application import run as once
 
     with contextlib.redirect_stdout(io.StringIO()):

@@ -87,28 +87,28 @@ def make_room() -> None:
 async def while_open(fill: Callable[[], None], found: "list[dict[str, Any]]") -> None:
     """What a server does that has everything open already when the disk fills up."""
     from agents.service import open_service
-    from cli.package import read_package
-    from cli.publish import _console
+    from cli.scripts.package import read_package
+    from cli.scripts.publish import _console
     from engine.config import load_config
     from engine.errors import Problem
     from engine.run import Usage
-    from knowledge.sqlite import open_store
+    from knowledge.sqlite.store import open_store
     from knowledge.store import Batch, NewDocument, StoreError
-    from sandbox.outcome import Outcome
+    from sandbox.wire.outcome import Outcome
 
     loaded = load_config(None, environ={}, cwd=Path.cwd())
     async with open_service(loaded) as service, open_store(loaded.config.db.path) as store:
         control = service.control
-        await control.create_tenant("acme", actor="cli")
-        acme = await control.known_tenant("acme")
+        await control.tenants.create("acme", actor="cli")
+        acme = await control.tenants.for_runs("acme")
         documents = [NewDocument(source_id=f"{n}", body=WORDS, chunks=(WORDS,), digest="d") for n in range(3)]
         ran: Any = SimpleNamespace(tenant=acme, root="agent", name="a")
         packages = {kind: read_package(Path(kind)) for kind in ("agent", "tool")}
         console, publish = _console(acme), service.publishing.publish
         doings: dict[str, Callable[[], Awaitable[object]]] = {
-            "key": lambda: control.create_key("acme", actor="cli"),
-            "tenant": lambda: control.change_tenant("acme", weight=3, actor="cli"),
-            "secret": lambda: control.set_secret("acme", "TOKEN", "v" * 9000, ["a.example"], actor="cli"),
+            "key": lambda: control.keys.create("acme", actor="cli"),
+            "tenant": lambda: control.tenants.change("acme", weight=3, actor="cli"),
+            "secret": lambda: control.secrets.set("acme", "TOKEN", "v" * 9000, ["a.example"], actor="cli"),
             "agent": lambda: publish(acme, console, "agent", "greeter", packages["agent"]),
             "tool": lambda: publish(acme, console, "tool", "counter", packages["tool"]),
             "usage": service.usage.flush,

@@ -159,7 +159,7 @@ def test_a_ramp_finds_a_rate_and_tells_every_step(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether this machine is quiet enough to be believed is not what is tested here.
-    monkeypatch.setattr("benchmarks.account.LAG_MATTERS_MS", 1e9)
+    monkeypatch.setattr("benchmarks.load.account.LAG_MATTERS_MS", 1e9)
     words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--fail-if", "p50>10s")
     assert bench("ramp", "http", url, *words, "--json", "r.json", "--html", "r.html") == 0
     printed = capsys.readouterr()
@@ -180,7 +180,7 @@ def test_a_ramp_that_ends_with_the_testers_own_lateness_says_so(
     def late(account: Any, tester: Any) -> list[str]:
         return ["the tester was late"] if account.load.rate > 30 else []
 
-    monkeypatch.setattr("benchmarks.result.doubts", late)
+    monkeypatch.setattr("benchmarks.report.result.doubts", late)
     words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--precision", "100%")
     assert bench("ramp", "http", url, *words, "--fail-if", "p50>10s") == 0
     assert "20 a second (to 100%).\nIt was the tester that kept up with no more" in capsys.readouterr().out
@@ -320,7 +320,7 @@ def test_ctrl_c_prints_and_keeps_what_there_is(url: str, tmp_path: Path) -> None
 # Ctrl-C when twenty requests have been answered: not before there is something to keep, whatever the machine does.
 INTERRUPTED = """
 import os, signal, sys
-import benchmarks.account as account
+import benchmarks.load.account as account
 
 ended = account.Recorder.ended
 def counting(self, *given):

@@ -16,13 +16,13 @@ import trio
 import trio.testing
 from cli_support import inherited
 
-from agents.failure import RunFailed
-from agents.loader import LoadFailure
-from cli.dev import Line, Saves, Session, Stamp, on_every_save, stamp
-from cli.run import Answered
+from agents.code.failure import RunFailed
+from agents.loading.loader import LoadFailure
+from cli.scripts.dev import Line, Saves, Session, Stamp, on_every_save, stamp
+from cli.scripts.run import Answered
 from engine.errors import Code, LimitUse, Problem
 from engine.run import CallRecord, Failure, LogLine, RunResult, Usage
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 # Long enough for any machine: only a test that fails waits for it.
 PATIENCE_S = 30.0

@@ -65,14 +65,14 @@ def test_a_command_that_was_started_with_interrupts_ignored_goes_on_ignoring_the
 
 def test_an_interrupt_in_a_callback_that_cannot_raise_is_not_lost(tmp_path: Path) -> None:
     code = (
-        "import cli.doctor, signal, sys, weakref\n"
+        "import cli.commands.doctor, signal, sys, weakref\n"
         "class Thing: pass\n"
         "def doctor():\n"
         "    thing = Thing()\n"
         "    watching = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))\n"
         "    del thing\n"
         "    while True: pass\n"
-        "cli.doctor.doctor = doctor\n"
+        "cli.commands.doctor.doctor = doctor\n"
         "from cli.main import main\n"
         "sys.argv = ['engine', 'doctor']\n"
         "main()\n"

@@ -1,5 +1,7 @@
 """What holds for every command: help, exit codes, one line on standard error, quiet ends."""
 
+import importlib
+import inspect
 import os
 import signal
 import subprocess
@@ -7,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from cyclopts import App
+
+from cli.application import COMMANDS as COMMANDS_TABLE
 
 COMMANDS = [
     ("serve",), ("init",), ("doctor",), ("agent", "list"), ("agent", "test"), ("agent", "init"), ("tool", "list"),
@@ -42,6 +47,29 @@ def test_help_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_and_a_command_import_no_other_command():
+    code = (
+        "import sys; from cli.main import run; run([*sys.argv[1:], '--help']);"
+        "print(sorted(name for name in sys.modules if name.startswith('cli.commands.')))"
+    )
+
+    def imported(*command: str) -> str:
+        run = [sys.executable, "-c", code, *command]
+        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+    assert imported() == "[]"
+    assert imported("agent") == "['cli.commands.agent']"
+    assert imported("key", "create") == "['cli.commands.key']"
+
+
+def test_the_help_of_the_program_says_of_each_command_what_the_command_says_of_itself():
+    for name, (where, text) in COMMANDS_TABLE.items():
+        module, _, attribute = where.partition(":")
+        command = getattr(importlib.import_module(f"cli.commands.{module}"), attribute)
+        own = command.help if isinstance(command, App) else inspect.getdoc(command)
+        assert " ".join(own.split()) == " ".join(text.split()), name
 
 
 def test_the_version_is_that_of_the_package(engine):
@@ -128,13 +156,13 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(engine, docs):
 
 def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path: Path):
     code = (
-        "import cli.doctor, sys, trio\n"
+        "import cli.commands.doctor, sys, trio\n"
         "async def doctor():\n"
         "    async with trio.open_nursery() as nursery:\n"
         "        nursery.start_soon(trio.sleep_forever)\n"
         "        print('up', flush=True)\n"
         "        await trio.sleep_forever()\n"
-        "cli.doctor.doctor = doctor\n"
+        "cli.commands.doctor.doctor = doctor\n"
         "from cli.main import main\n"
         "sys.argv = ['engine', 'doctor']\n"
         "main()\n"
@@ -151,9 +179,9 @@ def test_ctrl_c_ends_a_command_quietly_with_130(tmp_path: Path):
 
 def test_a_fault_of_ours_is_one_line_and_exit_2_and_a_traceback_only_when_asked_for(tmp_path: Path):
     code = (
-        "import cli.doctor, sys\n"
+        "import cli.commands.doctor, sys\n"
         "def doctor(): raise RuntimeError('two\\nlines')\n"
-        "cli.doctor.doctor = doctor\n"
+        "cli.commands.doctor.doctor = doctor\n"
         "from cli.main import run\n"
         "sys.exit(run(['doctor']))\n"
     )

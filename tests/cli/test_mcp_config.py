@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 from cli_support import Engine
 
-from cli.mcp_config import CLIENTS, ClientName, Local, Remote, mcp_address
+from cli.commands.mcp_config import CLIENTS, ClientName, Local, Remote, mcp_address
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-this-is-the-key-itself"

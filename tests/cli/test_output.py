@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import output
-from cli.tool import parse_params
+from cli.commands.tool import parse_params
+from cli.scripts.run import exit_code_of
+from engine.errors import Code, Problem
 
 SCHEMA = {
     "type": "object",
@@ -65,3 +67,11 @@ def test_a_parameter_that_is_not_json_where_json_is_declared_is_exit_1():
     with pytest.raises(output.Exit, match="--param count: expected integer as JSON, got 'many'") as caught:
         parse_params({"count": "many"}, SCHEMA)
     assert caught.value.code == output.FAILED
+
+
+def test_a_wrong_name_or_key_and_a_fault_of_the_engine_are_exit_code_2_and_all_else_is_1():
+    codes = {code: exit_code_of(Problem(code, "why")) for code in Code}
+    assert set(codes.values()) == {1, 2}
+    assert {code for code, number in codes.items() if number == 2} == {
+        Code.NOT_FOUND, Code.UNAUTHORIZED, Code.FORBIDDEN, Code.UNAVAILABLE, Code.INTERNAL, Code.WORKER_LOST,
+    }  # fmt: skip

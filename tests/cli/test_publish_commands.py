@@ -9,7 +9,7 @@ import pytest
 from cli_support import Engine
 
 from cli.output import Exit
-from cli.package import read_package
+from cli.scripts.package import read_package
 
 CONFIG = """
 [db]

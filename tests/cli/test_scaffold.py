@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from lupa.lua54 import LuaRuntime
 
-from cli.agent import AGENTS
+from cli.commands.agent import AGENTS
+from cli.commands.tool import TOOLS
 from cli.output import Exit
-from cli.run import Kind
-from cli.scaffold import EDITOR, begin, source
-from cli.tool import TOOLS
+from cli.scripts.run import Kind
+from cli.scripts.scaffold import EDITOR, begin, source
 from engine.config import Config, LoadedConfig, parse_config
 
 KINDS = pytest.mark.parametrize("kind", [AGENTS, TOOLS], ids=["agent", "tool"])

@@ -6,8 +6,8 @@ import pytest
 import trio
 from cli_support import Engine
 
+from control.store import open_configured
 from engine.config import load_config
-from engine.control.store import open_configured
 
 CONFIG = """
 [tenants]
@@ -38,8 +38,8 @@ def engine(tmp_path: Path, quick: Engine) -> Engine:
 
     async def create() -> None:
         async with open_configured(loaded.config) as control:
-            await control.create_tenant("acme", actor="cli")
-            await control.create_tenant("small", actor="cli", quotas={"stored_bytes": 100_000})
+            await control.tenants.create("acme", actor="cli")
+            await control.tenants.create("small", actor="cli", quotas={"stored_bytes": 100_000})
 
     trio.run(create)
     return quick

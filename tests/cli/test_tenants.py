@@ -18,8 +18,8 @@ import pytest
 import trio
 from cli_support import Engine
 
+from control.store import open_configured
 from engine.config import parse_config
-from engine.control.store import open_configured
 
 SECRETS_KEY = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 CONFIG = f'[tenants]\nenabled = true\nsecrets_key = "{SECRETS_KEY}"\n'
@@ -38,7 +38,7 @@ def identity_of(folder: Path, key: str) -> str | None:
     async def ask() -> str | None:
         config, _ = parse_config((folder / "engine.toml").read_text(), environ={}, cwd=folder)
         async with open_configured(config) as control:
-            identity = await control.authenticate(key)
+            identity = await control.keys.authenticate(key)
             return None if identity is None else identity.tenant.id
 
     return trio.run(ask)

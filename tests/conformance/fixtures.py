@@ -23,12 +23,12 @@ from agents.service import open_service
 from engine.config import LoadedConfig, load_config, parse_bind
 from knowledge.store import Batch, NewDocument
 from server.app import listen, open_app, run_process, serve_app
-from server.mcp import Handlers
-from server.mcp_caller import Context
-from server.mcp_http import Mcp
-from server.mcp_listen import PROMPTS_CHANGED, TOOLS_CHANGED, Listeners
-from server.mcp_methods import METHODS, Method
-from server.routes import Need
+from server.http.routes import Need
+from server.mcp.caller import Context
+from server.mcp.endpoint import Mcp
+from server.mcp.handlers import Handlers
+from server.mcp.listen import PROMPTS_CHANGED, TOOLS_CHANGED, Listeners
+from server.mcp.methods import METHODS, Method
 
 FOLDER = Path(__file__).resolve().parent
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="

@@ -10,10 +10,10 @@ import trio
 from engine.config import Config, parse_config
 from engine.engine import Engine
 from engine.errors import Code, Problem
-from engine.run import RunRequest, RunResult, Script
+from engine.run import SILENT, Hearers, RunRequest, RunResult, Script
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.store import Document, EmbeddingsDisabled, Hit, SearchAnswer, SearchQuery, SourceInfo, StoreError
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 ALL_GRANTS = frozenset({"context.search", "context.get", "context.sources"})
 SPIN = "log.info('running') while true do end"
@@ -130,10 +130,10 @@ def request(
     )
 
 
-async def run(engine: Engine, script: str | bytes, *args: Any, **how: Any) -> RunResult:
+async def run(engine: Engine, script: str | bytes, *args: Any, hearers: Hearers = SILENT, **how: Any) -> RunResult:
     """Run it; a run that hangs fails the test."""
     with trio.fail_after(20):
-        return await engine.execute(request(engine, script, *args, **how))
+        return await engine.execute(request(engine, script, *args, **how), hearers=hearers)
 
 
 async def works(engine: Engine, tenant: Tenant = DEFAULT_TENANT) -> None:

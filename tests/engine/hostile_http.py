@@ -19,7 +19,6 @@ import trio
 
 from engine.bridge import Bridge, HostContext
 from engine.bridge.http import GRANTS, open_http
-from engine.egress import parse_rule
 from engine.run import Authority, RunRequest, Script
 from engine.tenant import DEFAULT_TENANT, Tenant, bind_limits
 
@@ -215,7 +214,7 @@ def context(
         method="execute",
         limits=bind_limits(limits or {}, tenant, {}, {}),
         grants=grants,
-        authority=Authority(hosts=tuple(map(parse_rule, rules))),
+        authority=Authority(hosts=tuple(rules)),
     )
     return HostContext(
         request=request,

@@ -1,12 +1,12 @@
 """The scheduler as it reads without any index: every question is answered by looking at every tenant.
 
-What `engine.scheduler` decides in O(log n) must be what this decides: `test_scheduler_model.py` drives both.
+What `engine.scheduling.scheduler` decides in O(log n) must be what this decides: `test_scheduler_model.py` drives both.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.scheduler import ASSUMED_CPU_S, FAR_AHEAD_S, PATIENCE_S, SLICE_S, Refused, Ticket
+from engine.scheduling.scheduler import ASSUMED_CPU_S, FAR_AHEAD_S, PATIENCE_S, SLICE_S, Refused, Ticket
 
 
 @dataclass(slots=True)

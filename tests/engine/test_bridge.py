@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from engine.bridge import Bridge, CallRefused, HostContext, HostFunction
 from engine.run import RunRequest, Script
 from engine.tenant import DEFAULT_TENANT, bind_limits
-from sandbox.messages import HostReply
+from sandbox.wire.messages import HostReply
 
 
 class Arguments(msgspec.Struct):

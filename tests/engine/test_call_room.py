@@ -18,8 +18,8 @@ from engine.bridge import Bridge, HostContext, HostFunction, env, fs, knowledge,
 from engine.bridge.arguments import MAX_VALUES, values_of
 from engine.bridge.room import NoRoom, Room, Rooms, run_bytes
 from engine.run import Usage
-from sandbox.limits import MIB, Limits
-from sandbox.messages import HostReply
+from sandbox.wire.limits import DEFAULTS, MIB
+from sandbox.wire.messages import HostReply
 
 encode = msgspec.msgpack.encode
 PLAIN = st.recursive(
@@ -81,7 +81,7 @@ def test_no_bound_is_passed_and_what_was_taken_is_given_back(steps: list[tuple[i
 
 
 def _small_room(rooms: Rooms, tenant: str, bound: int) -> Room:
-    room = Room(rooms, tenant, Limits())
+    room = Room(rooms, tenant, DEFAULTS)
     room._bound = bound
     return room
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import (
-    COMMENTED_TEMPLATE,
+    TEMPLATE,
     Config,
     ConfigError,
     UnsetVariable,
@@ -21,8 +21,8 @@ from engine.config import (
     parse_config,
 )
 from engine.tenant import DEFAULT_TENANT, bind_limits
-from sandbox import layers
-from sandbox.limits import SPECS
+from sandbox.wire import layers
+from sandbox.wire.limits import SPECS
 
 CWD = Path("/work-dir")
 
@@ -143,7 +143,7 @@ def test_an_empty_file_is_the_built_in_defaults():
     assert config.limits.max == {name: spec.ceiling for name, spec in SPECS.items()}
     assert config.limits.queue_timeout_s == 10
     assert config.tenants.enabled is False
-    assert (config.tenants.quota.burst, config.tenants.quota.stored_bytes) == (40, 2**30)
+    assert (config.tenants.quota["burst"], config.tenants.quota["stored_bytes"]) == (40, 2**30)
 
 
 def test_limits_and_ceilings_are_read_and_can_be_bound():
@@ -302,8 +302,8 @@ def test_another_embedding_provider_is_accepted_by_the_model():
 
 
 def test_the_template_loads_as_it_stands_and_with_every_line_uncommented():
-    assert parsed(COMMENTED_TEMPLATE).db.path == CWD / "data/engine.sqlite"
-    everything = parsed(re.sub(r"(?m)^#(?=[\[a-z])", "", COMMENTED_TEMPLATE))
+    assert parsed(TEMPLATE.read_text()).db.path == CWD / "data/engine.sqlite"
+    everything = parsed(re.sub(r"(?m)^#(?=[\[a-z])", "", TEMPLATE.read_text()))
     assert everything.agents.script["incident-responder"].extra == {"search_limit": 5}
     assert everything.tools.script["create_ticket"].extra == {"api_token": ""}
     assert everything.limits == Config().limits  # the template shows the real defaults

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import Config, ConfigError, parse_config
-from engine.egress import (
+from engine.egress.rules import (
     MAX_URL_CHARS,
     HostRule,
     grant,

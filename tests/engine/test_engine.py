@@ -18,16 +18,17 @@ from trio.testing import wait_all_tasks_blocked
 
 import engine.engine
 from engine.bridge import knowledge
-from engine.engine import ASIDE, Engine, SandboxUnavailable, open_engine, required_layers
+from engine.engine import ASIDE, Engine, SandboxUnavailable, WorkerStatistics, open_engine, required_layers
 from engine.errors import Code, Problem
-from engine.run import LogLine, RunResult, Script
+from engine.run import Hearers, LogLine, RunRequest, RunResult, Script, Usage
+from engine.scheduling.turns import Turn
 from engine.tenant import DEFAULT_TENANT, Tenant
-from engine.turns import Turn
-from engine.worker import Worker
-from sandbox.kept import MAX_SCRIPTS
-from sandbox.layers import REQUIRED
-from sandbox.messages import Run, ToWorker
-from sandbox.outcome import Outcome
+from engine.usage import Accounts
+from engine.workers.worker import Worker
+from sandbox.wire.kept import MAX_SCRIPTS
+from sandbox.wire.layers import REQUIRED
+from sandbox.wire.messages import Run, ToWorker
+from sandbox.wire.outcome import Outcome
 
 MIB = 1 << 20
 ROOT = str(Path(engine.engine.__file__).parents[1])
@@ -43,7 +44,15 @@ async def opened(sandbox: str = ONE, limits: str = "", store: FakeStore | None =
 
 
 def pids(engine: Engine) -> set[int]:
-    return {worker.pid for worker in engine._pool.live()}
+    return {worker.pid for worker in engine.statistics().workers}
+
+
+def leased(engine: Engine) -> list[WorkerStatistics]:
+    return engine.statistics().workers_that_are("leased")
+
+
+def idle(engine: Engine) -> list[WorkerStatistics]:
+    return engine.statistics().workers_that_are("idle")
 
 
 # What a script gets and gives ---------------------------------------------------------------------------------
@@ -264,6 +273,24 @@ async def test_nothing_that_is_told_holds_a_path_of_the_host_or_python(engine: E
         assert not any(word in text for word in (ROOT, "site-packages", ".py", "Traceback", "msgspec", "0x")), text
 
 
+async def test_every_run_is_booked_once_however_it_ends(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    booked: list[Outcome] = []
+    ended = Accounts.ended
+
+    def spy(accounts: Accounts, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
+        booked.append(outcome)
+        ended(accounts, request, outcome, usage)
+
+    monkeypatch.setattr(Accounts, "ended", spy)
+    await run(engine, "return 1")
+    await run(engine, "error('no')")
+    await run(engine, "while true do end", limits={"timeout_s": 0.2})
+    with trio.move_on_after(0.2):
+        await run(engine, "while true do end")
+    assert booked == [Outcome.OK, Outcome.SCRIPT_ERROR, Outcome.TIMEOUT, Outcome.CANCELLED]
+    await works(engine)
+
+
 # Log and progress --------------------------------------------------------------------------------------------------
 
 
@@ -273,8 +300,7 @@ async def test_lines_and_progress_arrive_as_they_are_made(engine: Engine) -> Non
     result = await run(
         engine,
         "log.warn('one', 2) context.progress(0.5, 'half') print('three') context.progress(1)",
-        on_log=lines.append,
-        on_progress=lambda fraction, message: progress.append((fraction, message)),
+        hearers=Hearers(log=lines.append, progress=lambda fraction, message: progress.append((fraction, message))),
     )
     assert lines == [LogLine("warn", "one\t2"), LogLine("info", "three")]
     assert progress == [(0.5, "half"), (1.0, None)]
@@ -380,17 +406,16 @@ async def test_cancelling_kills_and_reaps_before_the_task_ends(engine: Engine, s
     running = trio.Event()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            asked = request(engine, body, on_log=lambda line: running.set())
-            nursery.start_soon(engine.execute, asked)
+            asked, hearers = request(engine, body), Hearers(log=lambda line: running.set())
+            nursery.start_soon(engine.execute, asked, None, hearers)
             if "hold" in body:
                 await store.entered.wait()
             else:
                 await running.wait()
-            (worker,) = engine._pool.leased()
+            (worker,) = leased(engine)
             nursery.cancel_scope.cancel()
-    assert not worker.alive
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
-    assert engine._pool.leased() == []
+    assert leased(engine) == []
     assert store.cancelled.is_set() is ("hold" in body)
     assert b'engine_runs_total{outcome="cancelled"} 1.0' in engine.render_metrics()
     await works(engine)
@@ -415,11 +440,11 @@ async def test_a_worker_is_reused_by_its_own_tenant_only() -> None:
     trace: dict[str, list[set[int]]] = {"a": [], "b": []}
     async with opened("workers = 2\nreserve = 0") as engine:
         for tenant in "abababbaab":
-            before = engine._pool.leased()
+            before = leased(engine)
             result = await run(engine, "return 1", tenant=Tenant(tenant))
             assert result.outcome is Outcome.OK
             assert before == []
-            trace[tenant].append({worker.pid for worker in engine._pool._idle.values() if worker.tenant == tenant})
+            trace[tenant].append({worker.pid for worker in idle(engine) if worker.tenant == tenant})
     assert all(len(found) == 1 for found in trace["a"] + trace["b"])
     assert len(set.union(*trace["a"])) == 1
     assert len(set.union(*trace["b"])) == 1
@@ -433,9 +458,9 @@ async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_han
         for number in range(2 * (places + 1)):
             tenant = Tenant(f"t{number % (places + 1)}")
             await run(engine, "return 1", tenant=tenant)
-            for worker in engine._pool._idle.values():
+            for worker in idle(engine):
                 owners.setdefault(worker.serial, set()).add(worker.tenant or "")
-            assert len(engine._pool._idle) == min(number + 1, places)
+            assert len(idle(engine)) == min(number + 1, places)
     assert all(len(found) == 1 for found in owners.values())
     assert len(owners) == 2 * (places + 1)
 
@@ -444,14 +469,14 @@ async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_han
 async def test_a_worker_is_replaced_after_any_end_but_a_clean_one(body: str) -> None:
     async with opened() as engine:
         await works(engine)
-        (before,) = engine._pool._idle.values()
+        (before,) = engine._pool.by_state()["idle"]
         await works(engine)
-        assert list(engine._pool._idle.values()) == [before]
+        assert [worker.serial for worker in idle(engine)] == [before.serial]
         assert (await run(engine, body)).outcome is not Outcome.OK
         with trio.fail_after(10):
             await before.closed.wait()
         await works(engine)
-        (after,) = engine._pool._idle.values()
+        (after,) = idle(engine)
         assert after.serial != before.serial
 
 
@@ -459,9 +484,9 @@ async def test_with_isolation_by_execution_every_run_has_a_process_of_its_own() 
     async with opened('workers = 2\nreserve = 2\nisolation = "execution"') as engine:
         served: list[int] = []
         for _ in range(5):
-            asked = request(engine, "print(1)", on_log=lambda line: served.append(engine._pool.leased()[0].serial))
-            await engine.execute(asked)
-            assert engine._pool.counts()["idle"] == 0
+            note = Hearers(log=lambda line: served.append(leased(engine)[0].serial))
+            await run(engine, "print(1)", hearers=note)
+            assert idle(engine) == []
         assert len(set(served)) == 5
 
 
@@ -469,8 +494,8 @@ async def test_a_worker_serves_so_many_runs_and_no_more() -> None:
     async with opened(ONE + "\nmax_runs_per_worker = 3") as engine:
         served = []
         for _ in range(7):
-            asked = request(engine, "print(1)", on_log=lambda line: served.append(engine._pool.leased()[0].serial))
-            await engine.execute(asked)
+            note = Hearers(log=lambda line: served.append(leased(engine)[0].serial))
+            await run(engine, "print(1)", hearers=note)
     assert [served.count(serial) for serial in dict.fromkeys(served)] == [3, 3, 1]
 
 
@@ -596,7 +621,7 @@ async def test_who_waits_is_started_when_a_worker_becomes_free(store: FakeStore)
             nursery.start_soon(one, engine, Tenant(f"t{number % 3}"))
         await wait_all_tasks_blocked()
         assert engine.health()["queued"] == 6
-        assert engine._pool.counts()["leased"] == 1
+        assert len(leased(engine)) == 1
         store.release.set()
     assert [result.value for result in results] == [1] * 6
     assert all(result.usage.queue_s > 0 for result in results)
@@ -609,13 +634,13 @@ async def test_never_more_runs_compute_at_once_than_there_are_workers() -> None:
 
         def look(line: LogLine) -> None:
             nonlocal most
-            most = max(most, len(engine._pool.leased()) - engine._pool.aside)
+            most = max(most, engine.statistics().running)
 
         async with trio.open_nursery() as nursery:
             for number in range(12):
                 working = "for i = 1, 5 do local t = os.clock() while os.clock() - t < 0.01 do end print(i) end"
-                asked = request(engine, working, tenant=Tenant(f"t{number}"), on_log=look)
-                nursery.start_soon(engine.execute, asked)
+                asked, hearers = request(engine, working, tenant=Tenant(f"t{number}")), Hearers(log=look)
+                nursery.start_soon(engine.execute, asked, None, hearers)
     assert most == 2
 
 
@@ -674,7 +699,7 @@ async def test_an_idle_engine_is_drained_at_once(engine: Engine) -> None:
 async def test_a_failure_inside_the_engine_frees_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as eng:
         with monkeypatch.context() as broken:
-            broken.setattr(engine.supervisor, "_message", lambda request, worker: 1 / 0)
+            broken.setattr(engine.execution, "_message", lambda request, worker: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await run(eng, "return 1")
         await works(eng)
@@ -719,7 +744,7 @@ async def test_runs_are_counted_by_outcome(engine: Engine) -> None:
     for outcome in ("ok", "script_error", "cpu_limit"):
         assert f'engine_runs_total{{outcome="{outcome}"}} 1.0' in text
     assert "engine_run_seconds_count 3.0" in text
-    assert f"engine_workers_spawned_total {engine._pool.spawned}.0" in text
+    assert f"engine_workers_spawned_total {engine.statistics().spawned}.0" in text
     assert 'sandbox_layer_active{layer="seccomp"} 1.0' in text
 
 
@@ -770,7 +795,7 @@ def test_the_configuration_may_insist_on_more_layers_or_fewer() -> None:
 
 
 async def test_a_zygote_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.zygote, "_BOOT", "raise SystemExit('it is broken')")
+    monkeypatch.setattr(engine.workers.zygote, "_BOOT", "raise SystemExit('it is broken')")
     with pytest.raises(SandboxUnavailable, match="it is broken"):
         async with open_engine(small_config()):
             raise AssertionError("it opened")
@@ -862,7 +887,7 @@ async def test_what_a_large_answer_costs_the_supervisor_is_its_tenants() -> None
     tenant = Tenant("large")
     async with opened(limits="[tenants]\nenabled = true\n[tenants.quota]\ncpu_seconds_per_minute = 60") as eng:
         judged: list[float] = []
-        leave = Turn.leave
+        leave = Turn._leave
 
         def left(turn: Turn, worker: Worker) -> None:
             before = turn.cpu_s()
@@ -870,7 +895,7 @@ async def test_what_a_large_answer_costs_the_supervisor_is_its_tenants() -> None
             judged.append(turn.cpu_s() - before)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Turn, "leave", left)
+            patch.setattr(Turn, "_leave", left)
             result = await run(eng, "local t = {} for i = 1, 90000 do t[i] = 'x' .. i end return t", tenant=tenant)
         assert (result.outcome, len(result.value)) == (Outcome.OK, 90_000)
         assert judged[0] > 0.002

@@ -10,7 +10,7 @@ from host_call_support import Caller
 from engine.bridge import env
 from engine.engine import open_engine
 from engine.run import Authority
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 ENVIRON = {
     "GREETING": "hello",

@@ -9,18 +9,18 @@ from engine_support import FOREVER, SPIN, FakeStore, request, run, small_config,
 from faults import INSIDE, OUTSIDE, Expected, faulty_script, hostile_boot, zygote_of
 from structlog.testing import capture_logs
 
-import engine.zygote
+import engine.workers.zygote
 from engine.bridge import knowledge
 from engine.engine import Engine, open_engine
-from engine.run import LogLine, RunResult
+from engine.run import Hearers, LogLine, RunResult
 from engine.tenant import Tenant
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 
 @pytest.fixture
 async def hostile(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
     """An engine whose workers carry out the faults of `faults.INSIDE`."""
-    monkeypatch.setattr(engine.zygote, "_BOOT", hostile_boot(engine.zygote._BOOT))
+    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     async with open_engine(small_config(), knowledge.functions(lambda _: store, default_limit=12)) as opened:
         yield opened
 
@@ -56,13 +56,14 @@ async def run_while_faulting(engine: Engine, script: str, fault: str) -> RunResu
         running.set()
 
     async def execute() -> None:
-        results.append(await engine.execute(request(engine, script, limits={"timeout_s": 0.5}, on_log=on_log)))
+        asked = request(engine, script, limits={"timeout_s": 0.5})
+        results.append(await engine.execute(asked, hearers=Hearers(log=on_log)))
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(execute)
             await running.wait()
-            (worker,) = engine._pool.leased()
+            (worker,) = engine._pool.by_state()["leased"]
             OUTSIDE[fault][0](worker)
     return results[0]
 
@@ -102,7 +103,7 @@ async def test_a_worker_that_ends_while_the_host_answers_is_reported_once_the_an
         async with trio.open_nursery() as nursery:
             nursery.start_soon(execute)
             await store.entered.wait()
-            (worker,) = engine._pool.leased()
+            (worker,) = engine._pool.by_state()["leased"]
             ended = os.pidfd_open(worker.pid)
             OUTSIDE[fault][0](worker)
             await trio.lowlevel.wait_readable(ended)  # a zygote's end is known a moment before that of its workers
@@ -115,7 +116,7 @@ async def test_a_worker_that_ends_while_the_host_answers_is_reported_once_the_an
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSEGV", "zygote killed"])
 async def test_an_idle_worker_that_ended_is_not_leased_again(engine: Engine, fault: str) -> None:
     await works(engine)
-    (worker,) = engine._pool._idle.values()
+    (worker,) = engine._pool.by_state()["idle"]
     OUTSIDE[fault][0](worker)
     with trio.fail_after(10):
         await worker.wait()
@@ -125,7 +126,7 @@ async def test_an_idle_worker_that_ended_is_not_leased_again(engine: Engine, fau
 
 async def test_a_stopped_idle_worker_costs_one_run_its_deadline_and_no_more(engine: Engine) -> None:
     await works(engine)
-    (worker,) = engine._pool._idle.values()
+    (worker,) = engine._pool.by_state()["idle"]
     OUTSIDE["SIGSTOP"][0](worker)
     result = await run(engine, "return 1", limits={"timeout_s": 0.3})
     assert result.outcome is Outcome.TIMEOUT

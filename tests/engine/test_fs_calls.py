@@ -26,7 +26,7 @@ from engine.bridge.fs import MAX_ENTRIES, MAX_GLOB_ALTERNATIVES, MAX_PATH_BYTES,
 from engine.engine import open_engine
 from engine.run import Authority
 from engine.tenant import Tenant
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 OUTSIDE = b"outside: nobody may read this"
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def reader(folder: Path | None, **how: Any) -> Caller:
-    return Caller.of(fs.functions(), Authority(folder=folder), **how)
+    return Caller.of(fs.functions(), Authority(folder=None if folder is None else str(folder)), **how)
 
 
 async def works(folder: Path) -> None:
@@ -625,8 +625,8 @@ async def test_a_filesystem_that_hangs_holds_up_its_tenant_alone(folder: Path, m
         return real(descriptor, size)
 
     functions = fs.functions()
-    slow = Caller.of(functions, Authority(folder=folder), tenant=Tenant("slow"))
-    other = Caller.of(functions, Authority(folder=folder), tenant=Tenant("other"))
+    slow = Caller.of(functions, Authority(folder=str(folder)), tenant=Tenant("slow"))
+    other = Caller.of(functions, Authority(folder=str(folder)), tenant=Tenant("other"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "read", read)
         try:
@@ -668,7 +668,7 @@ async def test_a_script_reads_and_lists_its_folder(folder: Path, tmp_path: Path)
         }
     """
     async with open_engine(small_config(), fs.functions()) as engine:
-        result = await run(engine, script, grants=fs.GRANTS, authority=Authority(folder=folder))
+        result = await run(engine, script, grants=fs.GRANTS, authority=Authority(folder=str(folder)))
         assert result.outcome is Outcome.OK, result.failure
         why = result.value.pop("why")
         assert result.value == {
@@ -697,7 +697,7 @@ async def test_a_file_of_the_engines_own_is_refused_under_whatever_name(folder: 
     if name != "engine.toml":
         os.link(folder / "engine.toml", folder / name)
     private = (folder / "engine.toml", folder / "a store that is not there")
-    caller = Caller.of(fs.functions(private), Authority(folder=folder))
+    caller = Caller.of(fs.functions(private), Authority(folder=str(folder)))
     ok, said = await caller.answer("fs.read", path=name)
     assert not ok
     assert "a file of the engine's own" in said
@@ -708,7 +708,7 @@ async def test_what_replaces_a_private_file_is_private_too(folder: Path) -> None
     """Configurations are edited, and stores made anew: it is the path that the operator named, as it is now."""
     private = folder / "engine.toml"
     private.write_text("old")
-    caller = Caller.of(fs.functions((private,)), Authority(folder=folder))
+    caller = Caller.of(fs.functions((private,)), Authority(folder=str(folder)))
     (folder / "new").write_bytes(OUTSIDE)
     os.replace(folder / "new", private)
     ok, _ = await caller.answer("fs.read", path="engine.toml")
@@ -719,7 +719,7 @@ async def test_asking_for_a_database_of_the_engines_own_leaves_its_locks(folder:
     # Closing any descriptor of a file ends all record locks that the process has on it (fcntl(2)): SQLite's, too.
     names = ("store.sqlite", "store.sqlite-wal", "store.sqlite-shm")
     private = tuple(folder / name for name in names)
-    caller = Caller.of(fs.functions(private), Authority(folder=folder))
+    caller = Caller.of(fs.functions(private), Authority(folder=str(folder)))
 
     def locks() -> set[str]:
         inodes = {f":{path.stat().st_ino} " for path in private}

@@ -40,14 +40,13 @@ from hostile_http import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import outbound
 from engine.bridge.http import GRANTS, MAX_JSON_VALUES, MAX_REDIRECTS, open_http
 from engine.bridge.http import _json as parsed
-from engine.egress import parse_rule
+from engine.egress import outbound
 from engine.engine import open_engine
 from engine.run import Authority
 from engine.tenant import Tenant
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 KIB, MIB = 1024, 1024 * 1024
 SMALL = {"http_bytes": 64 * KIB}
@@ -1166,7 +1165,7 @@ async def test_a_script_in_a_worker_gets_answers_as_lua_values_and_refusals_as_e
         open_http(lookup=world.names, network=world.streets) as http,
         open_engine(small_config(), http.functions) as engine,
     ):
-        authority = Authority(hosts=(parse_rule(HOST),))
+        authority = Authority(hosts=(HOST,))
         result = await run(engine, script, limits={"http_bytes": 1000}, grants=GRANTS, authority=authority)
         assert result.value == [
             200,

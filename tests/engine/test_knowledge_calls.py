@@ -9,7 +9,7 @@ from engine.bridge import knowledge
 from engine.bridge.knowledge import Filters, SearchArguments, search_query
 from engine.engine import Engine
 from knowledge.store import SearchQuery
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 # How a script may put a search, and the query that the store gets.
 SPELLINGS: dict[str, SearchQuery] = {

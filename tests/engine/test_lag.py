@@ -10,10 +10,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import lag
 from engine.config import Config
 from engine.engine import open_engine
-from engine.lag import NOTED_S, WINDOW_S, Longest, LoopWatch, watched
+from engine.host import lag
+from engine.host.lag import NOTED_S, WINDOW_S, Longest, LoopWatch, watched
 from engine.tenant import Tenant
 
 seconds = st.floats(0, 300, allow_nan=False)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.config import Config
 from engine.tenant import DEFAULT_TENANT, LimitSource, Tenant, bind_limits
-from sandbox.limits import SPECS, Limits, Unit
+from sandbox.wire.limits import DEFAULTS, SPECS, Limits, Unit, limits_of
 
 # What the contract promises: default, ceiling, unit.
 PROMISED: dict[str, tuple[float, float, Unit]] = {
@@ -38,9 +38,16 @@ def test_every_limit_says_why_by_whom_and_what_a_script_sees() -> None:
         assert spec.unit in get_args(Unit)
 
 
+def test_limits_have_a_field_for_every_row_of_the_list_and_take_their_defaults_from_it() -> None:
+    assert Limits.__struct_fields__ == tuple(SPECS)
+    assert not Limits.__struct_defaults__
+    assert {name: getattr(DEFAULTS, name) for name in SPECS} == {name: spec.default for name, spec in SPECS.items()}
+    assert limits_of({"cpu_s": 1}).cpu_s == 1
+
+
 def test_a_run_that_asks_for_nothing_gets_the_defaults_from_the_engine() -> None:
     bound = bind_limits({}, DEFAULT_TENANT, {}, {})
-    assert bound.values == Limits()
+    assert bound.values == DEFAULTS
     assert set(bound.sources.values()) == {"engine"}
     assert {name: bound[name] for name in SPECS} == {name: spec.default for name, spec in SPECS.items()}
 

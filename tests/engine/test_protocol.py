@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import orjson
@@ -14,27 +14,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine import loop_s
 
-from engine.protocol import (
-    MAX_JSON_BYTES,
-    MAX_PROGRESS,
-    MAX_VALUES,
-    Conversation,
-    ProtocolViolation,
-    ValueRefused,
-    decode_value,
-    decoding,
-    encode_value,
+from engine.values import MAX_JSON_BYTES, MAX_VALUES, ValueRefused, decode_value, decoding, encode_value
+from engine.workers.protocol import MAX_PROGRESS, Conversation, ProtocolViolation
+from sandbox.wire import messages
+from sandbox.wire.frame import encode_frame
+from sandbox.wire.limits import DEFAULTS, KIB, MIB, Limits, limits_of
+from sandbox.wire.messages import (
+    TRANSITIONS,
+    Done,
+    Failed,
+    HostCall,
+    HostCalls,
+    HostReply,
+    LayerReport,
+    Log,
+    Progress,
+    Ready,
+    Run,
+    State,
 )
-from sandbox import messages
-from sandbox.frame import encode_frame
-from sandbox.limits import KIB, MIB, Limits
-from sandbox.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run, State
 
 RUN = Run(b"", "", "t.lua", "agent", "resolve", b"", 1, 1, 1, 1, 1)
-LIMITS = Limits(output_bytes=1000, log_bytes=1000)
+
+
+def limits(**asked: float) -> Limits:
+    """The defaults, but for these."""
+    return limits_of(asked)
+
+
+LIMITS = limits(output_bytes=1000, log_bytes=1000)
 MESSAGES: dict[str, Any] = {
     "Ready": Ready(1, (LayerReport("seccomp", "active", ""),)),
     "HostCall": HostCall("context.search", b"\x80"),
+    "HostCalls": HostCalls(((1, "context.search", b"\x80"), (2, "context.get", b"\x80"))),
     "Log": Log("info", "text"),
     "Progress": Progress(0.5, "half"),
     "Done": Done(b"\xc0"),
@@ -44,6 +56,7 @@ MESSAGES: dict[str, Any] = {
 LEGAL = {
     ("STARTING", "Ready"): "READY",
     ("RUNNING", "HostCall"): "AWAITING_REPLY",
+    ("RUNNING", "HostCalls"): "AWAITING_REPLY",
     ("RUNNING", "Log"): "RUNNING",
     ("RUNNING", "Progress"): "RUNNING",
     ("RUNNING", "Done"): "READY",
@@ -68,6 +81,12 @@ def conversation(state: str) -> Conversation:
         talk.received(frame(MESSAGES["HostCall"]))
     assert talk.state.name == state
     return talk
+
+
+def test_the_matrix_has_every_message_and_every_state() -> None:
+    assert set(MESSAGES) == {kind.__name__ for kind in get_args(messages.FromWorker)}
+    table = {(state.name, kind.__name__): after.name for (state, kind), after in TRANSITIONS.items()}
+    assert table == LEGAL | SENT
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -171,10 +190,10 @@ def test_a_frame_beyond_the_bound_is_a_violation_before_it_arrives(state: str) -
 
 def test_the_bound_of_frames_follows_the_limits_of_the_run() -> None:
     talk = conversation("READY")
-    talk.begin(RUN, Limits(output_bytes=1 << 20))
+    talk.begin(RUN, limits(output_bytes=1 << 20))
     assert talk.received((1 << 20).to_bytes(4, "big")) == []
     talk = conversation("READY")
-    talk.begin(RUN, Limits(output_bytes=1000, log_bytes=1000))
+    talk.begin(RUN, limits(output_bytes=1000, log_bytes=1000))
     with pytest.raises(ProtocolViolation):
         talk.received((1 << 20).to_bytes(4, "big"))
 
@@ -241,7 +260,7 @@ plain = st.recursive(
 
 @given(plain)
 def test_a_plain_value_is_what_it_was(value: Any) -> None:
-    assert decode_value(encode_value(value), Limits()) == value
+    assert decode_value(encode_value(value), DEFAULTS) == value
 
 
 REFUSED: dict[str, tuple[bytes, str, str | None]] = {
@@ -270,7 +289,7 @@ REFUSED: dict[str, tuple[bytes, str, str | None]] = {
 def test_a_value_that_is_not_plain_data_within_bounds_is_refused(what: str) -> None:
     raw, text, limit = REFUSED[what]
     with pytest.raises(ValueRefused) as refused:
-        decode_value(raw, Limits())
+        decode_value(raw, DEFAULTS)
     assert text in str(refused.value)
     assert refused.value.limit == limit
 
@@ -278,16 +297,16 @@ def test_a_value_that_is_not_plain_data_within_bounds_is_refused(what: str) -> N
 @given(st.binary(max_size=100))
 def test_random_bytes_are_a_plain_value_or_refused(raw: bytes) -> None:
     try:
-        value = decode_value(raw, Limits(value_depth=8))
+        value = decode_value(raw, limits(value_depth=8))
     except ValueRefused:
         return
-    assert decode_value(encode_value(value), Limits(value_depth=8)) == value
+    assert decode_value(encode_value(value), limits(value_depth=8)) == value
 
 
 def test_the_allowed_depth_is_exact() -> None:
-    assert decode_value(b"\x91" * 5 + b"\xc0", Limits(value_depth=5)) == [[[[[None]]]]]
+    assert decode_value(b"\x91" * 5 + b"\xc0", limits(value_depth=5)) == [[[[[None]]]]]
     with pytest.raises(ValueRefused):
-        decode_value(b"\x91" * 6 + b"\xc0", Limits(value_depth=5))
+        decode_value(b"\x91" * 6 + b"\xc0", limits(value_depth=5))
 
 
 @pytest.mark.parametrize(
@@ -319,7 +338,7 @@ def test_half_a_surrogate_pair_is_no_text() -> None:
 
 # ---- large answers -----------------------------------------------------------------------------------------------
 
-LARGE = Limits(output_bytes=16 * MIB, value_depth=64)
+LARGE = limits(output_bytes=16 * MIB, value_depth=64)
 MANY = 16 * MIB - 100
 WORST: dict[str, Any] = {
     "lists": [[]] * MAX_VALUES,
@@ -353,7 +372,7 @@ def test_the_worst_answer_of_each_kind_keeps_others_waiting_for_no_longer_than_p
 @pytest.mark.parametrize("item", [[], {}, 1, "a", [[]], {"a": 1}, 1.5, "x" * 100])
 def test_an_answer_of_too_many_values_is_refused_before_one_is_made(item: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = encode_value([item] * (MAX_VALUES + 1))
-    monkeypatch.setattr("engine.protocol.msgspec", None)
+    monkeypatch.setattr("engine.values.msgspec", None)
     with pytest.raises(ValueRefused, match=f"more than {MAX_VALUES} values") as refused:
         decode_value(raw, LARGE)
     assert refused.value.limit == "values"
@@ -382,7 +401,7 @@ def test_what_is_no_plain_data_is_refused_in_a_large_answer_too(what: str) -> No
     if limit is not None:
         return
     with pytest.raises(ValueRefused) as refused:
-        decode_value(b"\x92" + encode_value("x" * (MAX_VALUES + 1)) + raw, Limits())
+        decode_value(b"\x92" + encode_value("x" * (MAX_VALUES + 1)) + raw, DEFAULTS)
     assert refused.value.limit is None
 
 
@@ -396,7 +415,7 @@ def running(limits: Limits) -> Conversation:
     return conversation
 
 
-LARGE = Limits(output_bytes=16 * MIB, log_bytes=MIB)
+LARGE = limits(output_bytes=16 * MIB, log_bytes=MIB)
 # What a worker that runs machine code may send: as large as its frames may be, and as costly to read as can be.
 COSTLY: dict[str, Callable[[], Any]] = {
     "a million calls": lambda: ["calls", [(1, "", b"")] * 3_000_000],
@@ -442,14 +461,14 @@ def test_no_frame_within_the_bound_keeps_the_loop(what: str) -> None:
 def test_whatever_honest_calls_are_made_at_once_they_are_taken(calls: list[tuple[str, bytes]]) -> None:
     message = HostCalls(tuple((i * 70_000 + 1, name, arguments) for i, (name, arguments) in enumerate(calls)))
     for sent in (message, HostCall(calls[0][0], calls[0][1] * 3)):
-        (received,) = running(Limits()).received(encode_frame(messages.encode(sent)))
+        (received,) = running(DEFAULTS).received(encode_frame(messages.encode(sent)))
         assert received == sent
 
 
 @given(st.sampled_from([b"\x92\xa5calls", b"\x93\xa4call"]), st.binary(max_size=300))
 def test_whatever_follows_the_first_bytes_of_a_large_call_is_a_message_or_a_violation(head: bytes, rest: bytes) -> None:
     with contextlib.suppress(ProtocolViolation):
-        running(Limits()).received(encode_frame(head + rest + bytes(5_000)))
+        running(DEFAULTS).received(encode_frame(head + rest + bytes(5_000)))
 
 
 @pytest.mark.parametrize(
@@ -463,14 +482,14 @@ def test_whatever_follows_the_first_bytes_of_a_large_call_is_a_message_or_a_viol
 )
 def test_an_error_or_progress_longer_than_the_preludes_is_a_violation(said: Any) -> None:
     with pytest.raises(ProtocolViolation):
-        running(Limits()).received(encode_frame(messages.encode(said)))
+        running(DEFAULTS).received(encode_frame(messages.encode(said)))
 
 
 def test_a_worker_that_sends_byte_by_byte_is_ended_before_long() -> None:
     frame = encode_frame(messages.encode(Done(b"x" * 100_000)))
 
     def said_in_pieces(size: int) -> list[Any]:
-        conversation = running(Limits())
+        conversation = running(DEFAULTS)
         return [m for start in range(0, len(frame), size) for m in conversation.received(frame[start : start + size])]
 
     with pytest.raises(ProtocolViolation, match="more pieces"):

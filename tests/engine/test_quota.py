@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import QuotaConfig
+from engine.config import Config
 from engine.errors import Code
 from engine.quota import (
     MINUTE_S,
@@ -32,7 +32,7 @@ def quotas(**own: float) -> BoundQuotas:
 
 
 def test_the_list_of_quotas_is_that_of_the_configuration() -> None:
-    assert {name: spec.default for name, spec in QUOTAS.items()} == QuotaConfig().model_dump()
+    assert {name: spec.default for name, spec in QUOTAS.items()} == Config().tenants.quota
 
 
 def test_a_tenants_own_quota_goes_before_the_configured_one_and_says_whose_it_is() -> None:
@@ -216,6 +216,6 @@ def test_every_quota_has_a_sentence_for_its_refusal() -> None:
 
 
 def test_without_tenants_no_quota_has_a_name_of_its_own() -> None:
-    bound = bind_quotas(DEFAULT_TENANT, QuotaConfig().model_dump(), 4)
+    bound = bind_quotas(DEFAULT_TENANT, Config().tenants.quota, 4)
     assert set(bound.sources.values()) == {"engine"}
     assert all(math.isfinite(value) for value in bound.values.values())

@@ -14,10 +14,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from machine import loop_s
 
+from engine.egress.redaction import _PIECE as PIECE
+from engine.egress.redaction import MASK, MIN_SECRET_CHARS, NOTHING_SECRET, Redactor
 from engine.engine import open_engine
-from engine.redaction import _PIECE as PIECE
-from engine.redaction import MASK, MIN_SECRET_CHARS, NOTHING_SECRET, Redactor
-from sandbox.outcome import Outcome
+from engine.run import Hearers
+from sandbox.wire.outcome import Outcome
 
 TOKEN = "sk-live/4f9+Q~x&y=z 7"
 PASSWORD = 'pä"ss\\wörd🔑'
@@ -340,7 +341,11 @@ async def test_what_a_script_logs_reports_and_fails_with_shows_no_secret() -> No
     redactor = Redactor([secret])
     async with open_engine(small_config(), ()) as engine:
         result = await run(
-            engine, script, secret, redactor=redactor, on_progress=lambda fraction, message: told.append(message)
+            engine,
+            script,
+            secret,
+            masked=redactor.secrets,
+            hearers=Hearers(progress=lambda fraction, message: told.append(message)),
         )
         assert result.failure is not None
         assert [line.text for line in result.logs] == [
@@ -354,7 +359,9 @@ async def test_what_a_script_logs_reports_and_fails_with_shows_no_secret() -> No
         assert f"denied: {MASK}" in result.failure.message
         for text in (*(line.text for line in result.logs), result.failure.message, str(result.failure.traceback)):
             assert not shows(text, secret)
-        assert (await run(engine, "return (...)", secret, redactor=redactor)).value == secret  # answers are left alone
+        assert (
+            await run(engine, "return (...)", secret, masked=redactor.secrets)
+        ).value == secret  # answers are left alone
 
 
 # Texts that are as costly to read as can be, for each character.
@@ -392,7 +399,7 @@ async def test_a_log_full_of_escapes_keeps_nobody_and_is_paid_for(costly: str) -
         await run(engine, "return 1")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
-            result = await run(engine, script, TOKEN, redactor=Redactor([TOKEN]), limits={"log_bytes": 2 << 20})
+            result = await run(engine, script, TOKEN, masked=(TOKEN,), limits={"log_bytes": 2 << 20})
             nursery.cancel_scope.cancel()
         assert result.outcome is Outcome.OK, result.failure
         (line,) = result.logs

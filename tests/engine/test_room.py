@@ -5,9 +5,9 @@ import resource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import room
-from engine.pool import PoolSettings
-from engine.room import Bounds, files_needed, shortfall, space_needed
+from engine.workers import ulimits as room
+from engine.workers.pool import PoolSettings
+from engine.workers.ulimits import Bounds, files_needed, shortfall, space_needed
 
 SETTINGS = st.builds(
     PoolSettings,

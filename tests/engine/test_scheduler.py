@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduling.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
 
 TENANTS = ["a", "b", "c", "d"]
 costs = st.floats(0, 2.0)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_scheduler import PlainScheduler
 
-from engine.least import Least
-from engine.scheduler import PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduling.least import Least
+from engine.scheduling.scheduler import PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
 
 # Few different amounts, so that tenants are often level with each other and ties are decided too.
 AMOUNTS = (0.0, 0.001, SLICE_S, 0.01, 0.1, 1.0)

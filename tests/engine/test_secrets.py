@@ -19,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.bridge import http
-from engine.egress import parse_url
-from engine.redaction import MASK, NOTHING_SECRET, Redactor
-from engine.run import Usage
-from engine.secrets import (
+from engine.egress.redaction import MASK, NOTHING_SECRET, Redactor
+from engine.egress.rules import parse_url
+from engine.egress.secrets import (
     EMPTY_VAULT,
     BoundSecret,
     MissingSecret,
@@ -30,6 +29,7 @@ from engine.secrets import (
     SecretRefused,
     Vault,
 )
+from engine.run import Usage
 
 VALUE = 'sentinel/"a\\b"+7f3d=é'
 OTHER = "other.example.com"
@@ -306,8 +306,7 @@ async def call(
 ) -> Any:
     """The answer of a call by a run with these secrets, or the text of its error."""
     made = context(rules)
-    request = msgspec.structs.replace(made.request, secrets=run)
-    made = msgspec.structs.replace(made, request=request, charge=charged or made.charge)
+    made = msgspec.structs.replace(made, secrets=run, charge=charged or made.charge)
     with trio.fail_after(20):
         reply = await world.bridge.call(made, name, msgspec.msgpack.encode({"url": url, **given}))
     return msgspec.msgpack.decode(reply.value) if reply.ok else reply.value.decode()

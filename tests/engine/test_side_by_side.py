@@ -1,5 +1,6 @@
 """Host calls side by side: several under way for one run, in turn by tenant, and nothing left when a worker ends."""
 
+import os
 import random
 import signal
 from collections.abc import AsyncIterator
@@ -11,12 +12,12 @@ import trio
 from engine_support import request, run, small_config
 from faults import faulty_script, hostile_boot
 
-import engine.zygote
+import engine.workers.zygote
 from engine.bridge import CallRefused, HostContext, HostFunction
 from engine.engine import Engine, open_engine
-from engine.run import CallRecord, LogLine
+from engine.run import CallRecord, Hearers, LogLine
 from engine.tenant import Tenant
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 
 class Named(msgspec.Struct):
@@ -130,8 +131,8 @@ async def test_a_worker_that_dies_while_it_waits_ends_the_run_at_once_and_cancel
 
         async def kill() -> None:
             await calls.holding.wait()
-            (worker,) = side._pool.leased()
-            signal.pidfd_send_signal(worker._child.pidfd, signal.SIGKILL)
+            (worker,) = side.statistics().workers_that_are("leased")
+            os.kill(worker.pid, signal.SIGKILL)
 
         nursery.start_soon(kill)
         result = await run(side, script, limits={"timeout_s": 300})
@@ -143,7 +144,7 @@ async def test_a_worker_that_dies_while_it_waits_ends_the_run_at_once_and_cancel
 async def test_a_worker_that_answers_while_calls_are_under_way_has_them_cancelled(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.zygote, "_BOOT", hostile_boot(engine.zygote._BOOT))
+    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     functions = [HostFunction("context.search", Named, calls.search)]
     async with open_engine(small_config(), functions) as opened:
         result = await run(opened, faulty_script("done while a call is under way"))
@@ -173,7 +174,7 @@ async def test_a_refused_call_is_an_error_in_its_function_and_calls_are_told_as_
         "local r = context.parallel{function() local ok, e = pcall(context.search, 'refuse') log.info(e) return ok end,"
         " function() return context.search('a') end} return {r[1], r[2]}"
     )
-    result = await run(side, body, on_call=told.append, on_log=lines.append)
+    result = await run(side, body, hearers=Hearers(call=told.append, log=lines.append))
     assert result.value == [False, "a"]
     assert {(record.name, record.refused) for record in told} == {
         ("context.search", "context.search: no"),

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from engine.bridge import sleep
 from engine.engine import open_engine
 from engine.run import Authority
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 
 def sleeper() -> Caller:

@@ -17,7 +17,7 @@ from engine.config import parse_config
 from engine.engine import open_engine
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge import stores as stores_module
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, BrowsableStore, EmbeddingsDisabled, NewDocument, SearchQuery, StoreError
 from knowledge.stores import Stores, open_stores, remove_store, store_files, store_path, stored_bytes
 

@@ -1,18 +1,18 @@
 """When who waits gets a slot: turns beside workers that compute whenever they are not halted, on a clock of our own."""
 
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from contextlib import ExitStack
+from typing import cast
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from engine.pool import Pool
 from engine.quota import bind_quotas
-from engine.scheduler import SLICE_S, Scheduler, Ticket
+from engine.scheduling.scheduler import SLICE_S, Scheduler, Ticket
+from engine.scheduling.turns import BUSY_POLL_S, POLL_S, Turn, Turns
 from engine.tenant import Tenant
-from engine.turns import BUSY_POLL_S, POLL_S, Turn, Turns
-from engine.worker import Worker
+from engine.workers.worker import Worker
 
 
 class Computing:
@@ -24,6 +24,12 @@ class Computing:
     payer: Turn | None = None
 
     def hold_memory(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
         pass
 
     def __init__(self) -> None:
@@ -40,20 +46,13 @@ class Computing:
         self._since = trio.current_time()
 
 
-class Places:
-    """What turns know of a pool."""
-
-    aside = 0
-
-
 class World:
     """One slot. Runs begin as soon as they are given their start."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(1, 8)
-        self.pool = Places()
-        self.turns = Turns(self.scheduler, cast(Pool, self.pool), None, self.begin, lambda now: None)
-        self.under_way: dict[Ticket, tuple[Turn, Any]] = {}
+        self.turns = Turns(self.scheduler, None, self.begin, lambda now: None)
+        self.under_way: dict[Ticket, tuple[Turn, ExitStack]] = {}
 
     def ask(self, tenant: str) -> Ticket:
         ticket = self.scheduler.offer(tenant, trio.current_time(), queue_length=9)
@@ -64,13 +63,18 @@ class World:
     def begin(self, ticket: Ticket) -> None:
         tenant, worker = Tenant(ticket.tenant), Computing()
         turn = self.turns.begin(tenant, bind_quotas(tenant, {}, 1), ticket)
-        turn.join(cast(Worker, worker), 60.0)
-        self.under_way[ticket] = turn, worker
+        run = ExitStack()
+        run.enter_context(turn.run_on(cast(Worker, worker), 60.0))
+        self.under_way[ticket] = turn, run
 
     def end(self, ticket: Ticket) -> None:
-        turn, worker = self.under_way.pop(ticket)
-        turn.leave(worker)
+        turn, run = self.under_way.pop(ticket)
+        run.close()
         self.turns.end(turn)
+
+    @property
+    def suspended(self) -> int:
+        return self.scheduler.begun - self.scheduler.running
 
     @property
     def computing(self) -> list[str]:
@@ -84,6 +88,8 @@ async def world() -> AsyncIterator[World]:
         nursery.start_soon(world.turns.watch)
         yield world
         nursery.cancel_scope.cancel()
+        for _, run in world.under_way.values():
+            run.close()
 
 
 async def test_who_asks_rarely_gets_the_slot_of_one_that_never_stops_at_once(
@@ -93,10 +99,10 @@ async def test_who_asks_rarely_gets_the_slot_of_one_that_never_stops_at_once(
     await trio.sleep(1)
     modest = world.ask("modest")
     assert world.computing == ["modest"]
-    assert world.pool.aside == 1
+    assert world.suspended == 1
     world.end(modest)
     assert world.computing == ["hog"]
-    assert world.pool.aside == 0
+    assert world.suspended == 0
 
 
 async def test_who_begins_to_wait_in_a_long_pause_is_looked_at_after_a_short_one(
@@ -134,7 +140,7 @@ async def test_a_turn_that_ends_while_it_is_put_aside_gives_its_place_back(
     hog = world.ask("hog")
     await trio.sleep(1)
     world.ask("modest")
-    assert world.pool.aside == 1
+    assert world.suspended == 1
     world.end(hog)
-    assert world.pool.aside == 0
+    assert world.suspended == 0
     assert world.computing == ["modest"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.run import Usage
 from engine.tenant import Tenant
 from engine.usage import Account, Book, Sums, as_csv, report, together
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 seconds = st.floats(0, 1e4)
 usages = st.builds(

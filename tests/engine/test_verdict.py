@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.errors import CODES, Code, amount, limit_use
 from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits
-from engine.verdict import Mark, amount, limit_use, of_answer, of_death
-from sandbox.limits import SPECS
-from sandbox.messages import Done, Failed
-from sandbox.outcome import Outcome
+from engine.workers.verdict import Mark, of_answer, of_death
+from sandbox.wire.limits import SPECS
+from sandbox.wire.messages import Done, Failed
+from sandbox.wire.outcome import OUTCOMES, Outcome
 
 LIMITS = bind_limits({"timeout_s": 2.0, "cpu_s": 1.0}, DEFAULT_TENANT, {}, {})
 EXIT_70 = 70 << 8
@@ -166,4 +167,19 @@ def test_amounts_are_for_people(value: float, unit: str, shown: str) -> None:
 
 
 def test_only_a_clean_end_lets_a_worker_live() -> None:
-    assert [outcome for outcome in Outcome if outcome.worker_survives] == [Outcome.OK]
+    assert [outcome for outcome in Outcome if outcome.spec.worker_survives] == [Outcome.OK]
+
+
+def test_every_outcome_has_a_sentence_and_only_a_good_one_is_nobodys_fault() -> None:
+    assert list(OUTCOMES) == list(Outcome)
+    assert all(spec.sentence.endswith(".") for spec in OUTCOMES.values())
+    assert [outcome for outcome in Outcome if outcome.spec.fault is None] == [Outcome.OK]
+
+
+def test_an_outcome_and_the_code_of_its_name_agree_on_fault_and_retry() -> None:
+    assert list(CODES) == list(Code)
+    both = set(Code) & {*Outcome}
+    assert len(both) == 7
+    for name in both:
+        outcome, code = Outcome(name).spec, Code(name).spec
+        assert (outcome.fault, outcome.retry) == (code.fault, code.retry), name

@@ -12,15 +12,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-import engine.worker
+import engine.workers.worker
 from engine.tenant import DEFAULT_TENANT, bind_limits
-from engine.verdict import Mark, Verdict
-from engine.worker import Worker, WorkerLost, reply_parts
-from engine.zygote import Child, Zygote
-from sandbox import messages
-from sandbox.frame import FrameDecoder, encode_frame
-from sandbox.messages import PROTOCOL_VERSION, Done, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
-from sandbox.outcome import Outcome
+from engine.workers.verdict import Mark, Verdict
+from engine.workers.worker import Worker, WorkerLost, reply_parts
+from engine.workers.zygote import Child, Zygote
+from sandbox.wire import messages
+from sandbox.wire.frame import FrameDecoder, encode_frame
+from sandbox.wire.messages import PROTOCOL_VERSION, Done, HostCall, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.wire.outcome import Outcome
 
 RUN = Run(b"", "", "t.lua", "agent", "resolve", b"", 1 << 20, 1 << 20, 65536, 64, 10)
 LIMITS = bind_limits({"timeout_s": 0.3}, DEFAULT_TENANT, {}, {})
@@ -139,7 +139,7 @@ async def test_messages_that_come_byte_by_byte_are_the_same_messages() -> None:
 async def test_a_worker_that_does_not_become_ready_is_lost_and_says_why(
     code: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.worker, "READY_TIMEOUT_S", 1.0 if "sleep" in code else 10.0)
+    monkeypatch.setattr(engine.workers.worker, "READY_TIMEOUT_S", 1.0 if "sleep" in code else 10.0)
     async with worker_that(code) as worker:
         with pytest.raises(WorkerLost, match=reason), trio.fail_after(20):
             await worker.ready()
@@ -189,6 +189,17 @@ async def test_a_worker_that_ends_while_we_write_is_lost() -> None:
             worker.begin()
             verdict = await worker.run(large, LIMITS, Heard([], []))
         assert verdict.outcome is Outcome.WORKER_LOST
+
+
+async def test_a_run_that_is_cancelled_takes_its_worker_along_before_it_comes_out() -> None:
+    async with worker_that(f"say({frames(READY)!r}); hear(); sleep()") as worker:
+        await worker.ready()
+        worker.begin()
+        with trio.move_on_after(0.1) as scope:
+            await worker.run(RUN, LIMITS, Heard([], []))
+        assert scope.cancelled_caught
+        assert not worker.alive
+        assert worker.mark == Mark(Outcome.CANCELLED)
 
 
 async def test_deadline_is_not_a_crash() -> None:

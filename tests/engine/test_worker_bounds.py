@@ -9,16 +9,15 @@ from engine_support import FakeStore, run, works
 from faults import AFTER_ANSWER, HOARDING, faulty_script, hostile_boot
 from structlog.testing import capture_logs
 
-import engine.zygote
-from engine import worker as workers
+import engine.workers.zygote
 from engine.bridge import knowledge
 from engine.config import parse_config
-from engine.engine import Engine, open_engine
-from engine.supervisor import INSPECT_S
+from engine.engine import INSPECT_S, Engine, open_engine
 from engine.tenant import Tenant
-from engine.worker import Worker
-from sandbox.limits import MIB
-from sandbox.outcome import Outcome
+from engine.workers import worker as workers
+from engine.workers.worker import Worker
+from sandbox.wire.limits import MIB
+from sandbox.wire.outcome import Outcome
 
 MANY = "[sandbox]\nworkers = 2\nreserve = 1\n[tenants]\nenabled = true\n[db]\npath = 'x.sqlite'\n"
 TENANT = Tenant("watched")
@@ -27,7 +26,7 @@ TENANT = Tenant("watched")
 @pytest.fixture
 async def watched(store: FakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Engine]:
     """An engine with quotas, whose workers carry out the faults of `faults`."""
-    monkeypatch.setattr(engine.zygote, "_BOOT", hostile_boot(engine.zygote._BOOT))
+    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     config, _ = parse_config(MANY, environ={}, cwd=tmp_path)
     async with open_engine(config, knowledge.functions(lambda _: store, default_limit=12)) as opened:
         yield opened

@@ -13,10 +13,10 @@ from engine_support import request, run, small_config
 import engine.engine
 from engine.engine import open_engine
 from engine.tenant import Tenant
-from engine.worker import Worker
-from engine.zygote import Zygote
-from sandbox import messages
-from sandbox.outcome import Outcome
+from engine.workers.worker import Worker
+from engine.workers.zygote import Zygote
+from sandbox.wire import messages
+from sandbox.wire.outcome import Outcome
 
 
 @pytest.mark.parametrize("isolation", ["execution", "tenant"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge import answers as module
-from knowledge.answers import Answers, Kept, text_bytes
+from knowledge.sqlite import answers as module
+from knowledge.sqlite.answers import Answers, Kept, text_bytes
 
 BOUND, ONCE = 10, 3
 

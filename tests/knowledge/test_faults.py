@@ -10,10 +10,11 @@ import apsw
 import psutil
 import pytest
 
-from knowledge import faults, sqlite
-from knowledge.faults import Fault, Named, answer_text, fault_of, opening_text
-from knowledge.sqlite import open_store
+from knowledge.sqlite import store as sqlite
+from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
+from storage import faults
+from storage.faults import Fault, Named, answer_text, fault_of, opening_text
 
 KNOWLEDGE = sqlite.NAMED
 CONTROL = Named("the control store", "[tenants] store", "restore it from a back-up", "nothing was changed")

@@ -15,11 +15,12 @@ import apsw
 import pytest
 import trio
 
-from knowledge import sqlite, watch
-from knowledge.lanes import Lane
-from knowledge.sqlite import MAX_KEPT_BYTES, SqliteStore, open_store
+from knowledge.sqlite import reading
+from knowledge.sqlite.store import MAX_KEPT_BYTES, SqliteStore, open_store
 from knowledge.store import Batch, Document, NewDocument, SearchQuery, StoreError
 from knowledge.stores import open_stores, remove_store, store_path
+from storage import watch
+from storage.lanes import Lane
 
 SOURCE = "filesystem:notes"
 WORD = SearchQuery(query="word")
@@ -27,7 +28,7 @@ WORD = SearchQuery(query="word")
 # Another process: with every line that it reads it writes the document "a" once more, and says which text it has now.
 WRITER = """
 import sys, trio
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument
 
 async def main():
@@ -124,7 +125,7 @@ async def test_a_question_is_answered_without_asking_the_file_when_it_comes_for_
     first = await answers()
     assert isinstance(first[0], Document)
     assert await answers() == first
-    assert asked == ["_get", "_search", "_sources", "_get"] * 2
+    assert asked == ["get", "search", "sources", "get"] * 2
     assert await answers() == first
     assert len(asked) == 8
 
@@ -143,7 +144,7 @@ async def test_searches_that_differ_in_anything_are_different_questions(store: S
         assert len((await store.search(SearchQuery(query="word", source="git"))).hits) == 0
         assert (await store.search(SearchQuery(query="word", mode="hybrid"))).warnings
         assert not (await store.search(SearchQuery(query="word", mode="keyword"))).warnings
-    assert asked == ["_search"] * 10  # five questions, as the last is the first; each is asked twice
+    assert asked == ["search"] * 10  # five questions, as the last is the first; each is asked twice
 
 
 async def test_an_id_never_finds_the_answer_to_a_question_of_another_kind(store: SqliteStore) -> None:
@@ -183,13 +184,13 @@ async def test_answers_stay_within_their_bound_and_those_not_asked_for_longest_g
     await store.get(ids[0])
     assert asked == []
     await store.get(ids[1])
-    assert asked == ["_get"]
+    assert asked == ["get"]
     asked.clear()
     for _ in range(4):
         assert await body(store, huge) == "x" * MAX_KEPT_BYTES
     for each in (ids[0], ids[2], ids[3], ids[4]):
         await store.get(each)
-    assert asked == ["_get"] * 4  # what can never be kept drives nothing out
+    assert asked == ["get"] * 4  # what can never be kept drives nothing out
 
 
 # --- and forgotten
@@ -250,7 +251,7 @@ async def test_what_is_not_committed_changes_no_answer(store: SqliteStore, path:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Semaphore, threading.Event]]:
     """All but the first `get` release the first when they have read, and hand over once the second is set."""
     read, hand_over = threading.Semaphore(0), threading.Event()
-    get = sqlite._get
+    get = reading.get
     calls = itertools.count(1)
 
     def slowly(db: apsw.Connection, document_id: str) -> Any:
@@ -260,7 +261,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Semaphore,
             hand_over.wait()
         return found
 
-    monkeypatch.setattr(sqlite, "_get", slowly)
+    monkeypatch.setattr(reading, "get", slowly)
     yield read, hand_over
     hand_over.set()
 
@@ -315,7 +316,7 @@ async def test_an_error_is_not_kept(store: SqliteStore, monkeypatch: pytest.Monk
 
     await store.get(document_id)
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite, "_get", fails)
+        patched.setattr(reading, "get", fails)
         for _ in range(2):
             with pytest.raises(StoreError, match="locked"):
                 await store.get(document_id)
@@ -381,7 +382,7 @@ async def test_a_file_without_a_write_ahead_log_is_asked_every_time_also_when_it
                 assert await body(store, document_id) == f"word {number}"
             if number == 5:
                 assert other.pragma("journal_mode", "wal") == "wal"
-        assert asked == ["_get"] * 30
+        assert asked == ["get"] * 30
     other.close()
 
 
@@ -397,7 +398,7 @@ async def test_while_nobody_can_tell_whether_the_file_changed_it_is_asked_every_
         patched.setattr(watch.Watch, "version", lambda self: None)
         for _ in range(2):
             assert await body(store, document_id) == "word"
-    assert asked == ["_get", "_get"]
+    assert asked == ["get", "get"]
     assert await body(store, document_id) == "word"
     assert len(asked) == 2
 

@@ -10,10 +10,10 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery, StoreError
 from knowledge.stores import store_files, stored_bytes
-from knowledge.watch import connect_for_looking, open_watch
+from storage.watch import connect_for_looking, open_watch
 
 SOURCE = "filesystem:docs"
 

@@ -15,7 +15,7 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knowledge.sqlite import SqliteStore, open_store
+from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import (
     MODES,
     Batch,
@@ -480,7 +480,7 @@ async def test_one_sync_lock_of_a_label_is_held_at_a_time_and_others_are_free(st
 async def test_the_sync_lock_of_a_killed_process_is_free_again(store: SqliteStore, path: Path) -> None:
     script = (
         "import sys, trio\n"
-        "from knowledge.sqlite import open_store\n"
+        "from knowledge.sqlite.store import open_store\n"
         "async def main():\n"
         "    async with open_store(sys.argv[1]) as store, store.sync_lock(sys.argv[2]):\n"
         "        print('locked', flush=True)\n"

@@ -13,7 +13,7 @@ import trio.testing
 from knowledge import sync as sync_module
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
 from knowledge.connectors.filesystem import FilesystemConnector
-from knowledge.sqlite import SqliteStore, open_store
+from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import SearchQuery, StoreError
 from knowledge.sync import Progress, SyncReport, sync
 
@@ -340,7 +340,7 @@ async def test_a_killed_sync_leaves_a_consistent_store_and_the_next_one_does_the
     script = (
         "import sys, trio\n"
         "from knowledge.connectors.filesystem import FilesystemConnector\n"
-        "from knowledge.sqlite import open_store\n"
+        "from knowledge.sqlite.store import open_store\n"
         "from knowledge.sync import sync\n"
         "def tell(step):\n"
         "    if step.phase == 'ingesting' and step.n == 200:\n"

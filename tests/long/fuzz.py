@@ -24,7 +24,7 @@ from support import LIMITS, engine_in_a_thread, quiet
 from engine.bridge import CallRefused, HostContext, HostFunction
 from engine.config import Config
 from engine.run import Script
-from sandbox.outcome import Outcome
+from sandbox.wire.outcome import Outcome
 
 ALLOWED = {
     Outcome.OK,

@@ -19,7 +19,7 @@ from supervisor.attack import ANSWER, BODY
 from supervisor.driver import Cost, Driver
 from supervisor.shapes import KINDS, Genome, attack, genome, mutated, of
 
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 
 # What one try sends, and the largest that its kind permits.
 TRY_BYTES = 128 * 1024

@@ -29,8 +29,8 @@ from supervisor.attack import Ask, Attack, Place, Plan, message, post, upload
 from supervisor.driver import OPERATOR, SECRET, Hung, Target, outcome, target
 from support import corpus
 
-from benchmarks.client import Client, Failed
-from benchmarks.figures import percentile
+from benchmarks.report.figures import percentile
+from benchmarks.targets.client import Client, Failed
 from engine.work import LOOP_S
 
 LEFT = (*LEFT_OVER, "workers beyond their bound")

@@ -23,10 +23,10 @@ import psutil
 import trio
 from mcp_soak_server import EYE
 
-from benchmarks.address import Address, parse_url, resolve
-from benchmarks.client import Client
-from benchmarks.http_latency import started
-from benchmarks.mcp_target import VERSIONS, message_in
+from benchmarks.aims.http_latency import started
+from benchmarks.targets.address import Address, parse_url, resolve
+from benchmarks.targets.client import Client
+from benchmarks.targets.mcp import VERSIONS, message_in
 
 LEAVING = 0.05
 AT_ONCE = 6

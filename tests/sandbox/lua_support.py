@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from sandbox.messages import Run, decode_calls
 from sandbox.vm import VM, Code, Prelude
+from sandbox.wire.messages import Run, decode_calls
 
 PRELUDE = Prelude()
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.frame import HEADER_BYTES, FrameDecoder, FrameTooLarge, encode_frame
+from sandbox.wire.frame import HEADER_BYTES, FrameDecoder, FrameTooLarge, encode_frame
 
 payloads = st.lists(st.binary(max_size=200), max_size=20)
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lua_support import PRELUDE, run_source
 
-from sandbox import kept
-from sandbox.kept import Kept
+from sandbox.wire import kept
+from sandbox.wire.kept import Kept
 
 KEYS = [(f"{n:02}", "t.lua") for n in range(80)]
 SIZES = {key: 1000 * n * n for n, key in enumerate(KEYS)}

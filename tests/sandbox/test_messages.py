@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox import messages
-from sandbox.messages import (
+from sandbox.wire import messages
+from sandbox.wire.messages import (
     TRANSITIONS,
     Done,
     Exited,

@@ -7,7 +7,7 @@ import pytest
 from lua_support import run, value_of
 
 import sandbox
-from engine.protocol import MAX_SIDE_BY_SIDE
+from engine.workers.protocol import MAX_SIDE_BY_SIDE
 
 
 def test_results_come_in_the_order_of_the_functions_whatever_is_answered_first() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.layers import NAMES, parse_status
+from sandbox.wire.layers import NAMES, parse_status
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = Path(__file__).with_name("print_layers.py")

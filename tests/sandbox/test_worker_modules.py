@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults import faulty_script, hostile_boot
 
-import engine.zygote
+import engine.workers.zygote
 from engine.config import parse_config
 from engine.engine import open_engine
 from engine.run import RunRequest, Script
@@ -33,8 +33,8 @@ def modules_after(code: str) -> list[str]:
     found = subprocess.run(
         [
             *(sys.executable, "-I", "-S", "-c"),
-            f"{engine.zygote._LEAN}\nsys.path.extend(sys.argv[1:])\n{code}\n{_TELL}",
-            *engine.zygote._import_paths(),
+            f"{engine.workers.zygote._LEAN}\nsys.path.extend(sys.argv[1:])\n{code}\n{_TELL}",
+            *engine.workers.zygote._import_paths(),
         ],
         env={},
         capture_output=True,
@@ -51,7 +51,7 @@ def test_the_zygote_loads_only_the_standard_library_lupa_and_msgspec() -> None:
 
 
 async def test_a_real_worker_has_loaded_only_that_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.zygote, "_BOOT", hostile_boot(engine.zygote._BOOT))
+    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     config, _ = parse_config("[sandbox]\nworkers = 1\nreserve = 0", environ={}, cwd=Path("/nonexistent"))
     async with open_engine(config) as opened:
         result = await opened.execute(
@@ -81,6 +81,14 @@ def test_the_supervisors_side_never_loads_what_runs_inside_a_worker(module: str)
 
 
 def test_the_wire_loads_nothing_of_the_rest() -> None:
-    wire = ("sandbox.frame", "sandbox.kept", "sandbox.messages", "sandbox.limits", "sandbox.outcome", "sandbox.layers")
+    wire = (
+        "sandbox.wire.frame",
+        "sandbox.wire.kept",
+        "sandbox.wire.messages",
+        "sandbox.wire.limits",
+        "sandbox.wire.outcome",
+        "sandbox.wire.layers",
+        "sandbox.wire.surface",
+    )
     loaded = modules_after(f"import {', '.join(wire)}")
-    assert {name for name in loaded if name.startswith("sandbox.")} == set(wire)
+    assert {name for name in loaded if name.startswith("sandbox.")} == {"sandbox.wire", *wire}

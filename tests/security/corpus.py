@@ -3,7 +3,7 @@
 First line:  -- expect: OUTCOME[|OUTCOME] [KEY=VALUE | KEY~TEXT | no... ] ...
 Second line: what is tried, in one sentence.
 
-OUTCOME is one of `sandbox.outcome`. Values are JSON; `limits` is a TOML inline table.
+OUTCOME is one of `sandbox.wire.outcome`. Values are JSON; `limits` is a TOML inline table.
 
     value=JSON            the answer, exactly (1 and 1.0 differ)
     message="..."         the failure's message, exactly; message~"..." a part of it
@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandbox.limits import MIB
-from sandbox.outcome import Outcome
+from sandbox.wire.limits import MIB
+from sandbox.wire.outcome import Outcome
 
 ROOT = Path(__file__).parent
 FOLDERS = {"escape": 50, "cpu": 25, "memory": 20, "output": 20, "protocol": 15, "benign": 40}  # the least in each

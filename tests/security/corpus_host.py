@@ -13,7 +13,7 @@ import trio
 from engine.bridge import knowledge
 from engine.config import Config
 from engine.engine import Engine, open_engine
-from engine.run import LogLine, RunRequest, RunResult, Script
+from engine.run import Hearers, LogLine, RunRequest, RunResult, Script
 from engine.tenant import Tenant
 from knowledge.store import Chunk, Document, EmbeddingsDisabled, Hit, SearchAnswer, SearchQuery, SourceInfo
 
@@ -137,11 +137,9 @@ class Host:
             config=config or {},
             limits=self.engine.limits_for(limits, tenant),
             grants=grants,
-            on_progress=on_progress,
-            on_log=on_log,
         )
         self.largest_memory = max(self.largest_memory, request.limits["memory_bytes"])
-        return self.call(self.engine.execute, request)
+        return self.call(self.engine.execute, request, None, Hearers(log=on_log, progress=on_progress))
 
     def wait_for_ping(self) -> None:
         """Returns when the ping task, which shares the engine's thread, has made progress. Raises TooSlowError."""

@@ -61,11 +61,11 @@ async def test_a_canary_of_one_tenant_is_only_in_the_worker_that_served_it() -> 
     canary = "canary-" + secrets.token_hex(16)
     async with open_engine(Config.model_validate({"sandbox": {"workers": 2, "reserve": 2}})) as engine:
         await engine.execute(request(engine, "a", canary))
-        (served_a,) = engine._pool._idle.values()
+        (served_a,) = engine.statistics().workers_that_are("idle")
         assert holders(canary.encode()) == {served_a.pid}, "the scan must find it where it is"
         for _ in range(3):
             await engine.execute(request(engine, "b", "nothing"))
-        served_b = {worker.pid for worker in engine._pool._idle.values() if worker.tenant == "b"}
+        served_b = {worker.pid for worker in engine.statistics().workers_that_are("idle") if worker.tenant == "b"}
         assert served_b
         assert holders(canary.encode()) <= {served_a.pid}
 
@@ -77,6 +77,6 @@ async def test_a_worker_that_is_retired_takes_the_canary_with_it() -> None:
     async with open_engine(config) as engine:
         await engine.execute(request(engine, "a", canary))
         await engine.execute(request(engine, "b", "nothing"))
-        for worker in list(engine._pool._closing.values()):  # killed already; their memory goes when they are reaped
+        for worker in engine._pool.by_state()["closing"]:  # killed already; their memory goes when they are reaped
             await worker.closed.wait()
         assert holders(canary.encode()) == set()

@@ -24,14 +24,14 @@ from security.corpus_host import Host, open_host
 
 from engine.bridge import knowledge
 from engine.run import LogLine, RunResult
-from sandbox.limits import MIB, SPECS
-from sandbox.outcome import Outcome
+from sandbox.wire.limits import MIB, SPECS
+from sandbox.wire.outcome import Outcome
 
 SCRIPTS = [path.relative_to(ROOT).as_posix() for path in paths()]
 # Run once more with a process for every run: everything that must succeed, and everything that talks to the host.
 ALSO_IN_EXECUTION = [name for name in SCRIPTS if name.startswith(("benign/", "protocol/"))]
 
-# The promise (CONTRACT section 5) and what a shared machine of few cores may add to it. A breach is measured again.
+# The promise of SECURITY.md, and what a shared machine of few cores may add to it. A breach is measured again.
 DEADLINE_GRACE_S = 0.25
 # The clock is read every 20 ms; the kill and the last reading add to that.
 CPU_GRACE_S = 0.15

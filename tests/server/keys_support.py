@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 from server_support import FakeService, Running, serving
 
+from control.store import ControlStore, Settings, open_control
 from engine.config import Config
-from engine.control.store import ControlStore, Settings, open_control
 from engine.usage import Book
 
 OPERATOR = "the-operator"
@@ -51,10 +51,10 @@ class Keyed:
 async def keyed(folder: Path, **options: Any) -> AsyncIterator[Keyed]:
     """Serve with keys: `use`, `publish`, `admin` and `all` of `acme`, `other` of another tenant, and `operator`."""
     settings = Settings(folder / "engine.sqlite", OPERATOR, SECRETS_KEY)
-    async with open_control(folder / "control.sqlite", settings, create=True) as control:
+    async with open_control(folder / "engine.control.sqlite", settings, create=True) as control:
         keys, ids = {"operator": OPERATOR}, {}
         for tenant in ("acme", "other"):
-            await control.create_tenant(tenant, actor="cli")
+            await control.tenants.create(tenant, actor="cli")
         for name, tenant, scopes in (
             ("use", "acme", ["use"]),
             ("publish", "acme", ["publish"]),
@@ -62,7 +62,7 @@ async def keyed(folder: Path, **options: Any) -> AsyncIterator[Keyed]:
             ("all", "acme", ["use", "publish", "admin"]),
             ("other", "other", ["use"]),
         ):
-            record, keys[name] = await control.create_key(tenant, actor="cli", scopes=scopes)
+            record, keys[name] = await control.keys.create(tenant, actor="cli", scopes=scopes)
             ids[name] = record.id
         async with serving(KeyedService(control=control, **options)) as running:
             yield Keyed(running, control, keys, ids)

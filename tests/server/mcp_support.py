@@ -17,7 +17,7 @@ from server_support import ANY_OBJECT, FakeService, Running, serving
 from agents.agent import AgentArgument, AgentInfo, AgentPrompt, Call, Resolved
 from agents.tool import Called, ToolInfo
 from engine.errors import Code, Problem
-from knowledge.sqlite import SqliteStore, open_store
+from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, NewDocument
 
 MODES = ("legacy", "auto", "2026-07-28")

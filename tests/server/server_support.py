@@ -18,8 +18,8 @@ from engine.config import Config, LoadedConfig, ServerConfig
 from engine.errors import Code, LimitUse, Problem
 from engine.tenant import BoundLimits, Tenant, bind_limits
 from server.app import listen, open_app, serve_app
-from server.guard import Guard
-from server.mcp_http import Mcp
+from server.http.guard import Guard
+from server.mcp.endpoint import Mcp
 
 ANY_OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 NULLS = {"a": None, "list": [None, {"b": None}]}
@@ -225,9 +225,9 @@ class FakeService:
                 await self._slowly()
                 return Called("done")
             case "steps":
-                if call.on_progress is not None:
+                if call.hearers.progress is not None:
                     for fraction, message in ((0.25, "a"), (0.25, "again"), (0.5, "b"), (0.1, "back"), (1.0, "c")):
-                        call.on_progress(fraction, message)
+                        call.hearers.progress(fraction, message)
                 return Called("stepped")
             case "raises":
                 code = Code(params.get("code", "tool_error"))

@@ -18,7 +18,7 @@ import pytest
 import trio
 from server_support import Failed, FakeService, Layer, assert_envelope, request
 
-from server.banner import listening, loaded_lines
+from server.about import listening, loaded_lines
 
 # A process that serves a fake service: `setup` are lines that change it, `ask` the arguments of `run_server`.
 PROGRAM = """
@@ -108,7 +108,7 @@ def test_a_signal_ends_an_idle_server_with_0(number: signal.Signals) -> None:
 
 def test_a_request_in_flight_is_answered_before_the_end() -> None:
     setup = """
-    from server.guard import Guard
+    from server.http.guard import Guard
     drain, draining = Guard.drain, trio.Event()
     async def until_draining(self):
         print("entered", file=sys.stderr, flush=True)
@@ -165,7 +165,7 @@ def test_a_second_signal_ends_everything_at_once_and_is_told_to_those_who_wait(
     number: signal.Signals, more: bytes, method: str
 ) -> None:
     setup = """
-    from server.guard import Guard
+    from server.http.guard import Guard
     drain = Guard.drain
     async def forever(self):
         print("entered", file=sys.stderr, flush=True)
@@ -311,7 +311,7 @@ def test_the_banner_names_what_can_be_called_and_what_cannot() -> None:
 
 
 def test_the_command_line_loads_no_mcp_unless_it_serves() -> None:
-    code = "import server.logs, server.problems, server.body, sys; sys.exit('mcp' in sys.modules)"
+    code = "import server.logs, server.problems, server.http.body, sys; sys.exit('mcp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

@@ -15,12 +15,12 @@ from keys_support import OPERATOR, Keyed, keyed
 from server_support import FakeService, Running, assert_envelope, parse, read_answer, request, serving
 
 from engine.config import ServerConfig
-from server import auth as module
 from server.app import Refused, open_server
-from server.auth import presented
-from server.rest import Rest
-from server.routes import Need
-from server.target import read_path
+from server.http import auth as module
+from server.http.auth import presented
+from server.http.routes import Need
+from server.http.target import read_path
+from server.rest.routes import Rest
 
 
 @pytest.fixture
@@ -90,12 +90,12 @@ async def test_a_key_works_in_either_header_for_its_tenant(server: Keyed) -> Non
 async def every_refusal(server: Keyed) -> dict[str, httpx2.Response]:
     """What is heard with no key, and with each kind of key that opens nothing."""
     control = server.control
-    _, expired = await control.create_key("acme", actor="cli", expires_at=time.time() - 1)
-    revoked, gone = await control.create_key("acme", actor="cli")
-    await control.revoke_key(revoked.id, actor="cli")
-    await control.create_tenant("asleep", actor="cli")
-    _, suspended = await control.create_key("asleep", actor="cli")
-    await control.set_state("asleep", "suspended", actor="cli")
+    _, expired = await control.keys.create("acme", actor="cli", expires_at=time.time() - 1)
+    revoked, gone = await control.keys.create("acme", actor="cli")
+    await control.keys.revoke(revoked.id, actor="cli")
+    await control.tenants.create("asleep", actor="cli")
+    _, suspended = await control.keys.create("asleep", actor="cli")
+    await control.tenants.set_state("asleep", "suspended", actor="cli")
     good = server.keys["use"]
     wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
     presents: dict[str, list[tuple[str, str]]] = {
@@ -252,12 +252,12 @@ async def test_a_key_of_any_scope_sees_the_lists_and_limits_of_its_tenant(server
 async def test_suspending_revoking_and_resuming_count_from_the_next_request_on_one_connection(server: Keyed) -> None:
     async with server.client("use") as client, server.client("other") as other:
         assert (await client.get("/agents/list")).status_code == 200
-        await server.control.set_state("acme", "suspended", actor="cli")
+        await server.control.tenants.set_state("acme", "suspended", actor="cli")
         assert_envelope(await client.get("/agents/list"), 401, "unauthorized")
         assert (await other.get("/agents/list")).status_code == 200
-        await server.control.set_state("acme", "active", actor="cli")
+        await server.control.tenants.set_state("acme", "active", actor="cli")
         assert (await client.get("/agents/list")).status_code == 200
-        await server.control.revoke_key(server.ids["use"], actor="cli")
+        await server.control.keys.revoke(server.ids["use"], actor="cli")
         assert_envelope(await client.get("/agents/list"), 401, "unauthorized")
 
 
@@ -316,7 +316,7 @@ async def test_an_open_stream_ends_when_its_key_opens_nothing_any_more_and_other
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(module, "LOOK_ANYWAY_S", 0.05)
     control = server.control
-    record, key = await control.create_key("acme", actor="cli", expires_at=time.time() + 3600)
+    record, key = await control.keys.create("acme", actor="cli", expires_at=time.time() + 3600)
     ended = trio.Event()
 
     async def listening(key: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -334,11 +334,11 @@ async def test_an_open_stream_ends_when_its_key_opens_nothing_any_more_and_other
         await nursery.start(listening, server.keys["other"])
         await nursery.start(listening, key)
         if how == "suspended":
-            await control.set_state("acme", "suspended", actor="cli")
+            await control.tenants.set_state("acme", "suspended", actor="cli")
         elif how == "revoked":
-            await control.revoke_key(record.id, actor="cli")
+            await control.keys.revoke(record.id, actor="cli")
         else:
-            monkeypatch.setattr(control, "_clock", lambda: time.time() + 7200)
+            monkeypatch.setattr(control.keys, "_clock", lambda: time.time() + 7200)
         with trio.fail_after(20):
             await ended.wait()
         await trio.sleep(0.1)

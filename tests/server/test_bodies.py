@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import Code
-from engine.memory import memory_for_process
-from server.bodies import BODIES, Bodies
+from engine.host.memory import memory_for_process
+from server.http.bodies import BODIES, Bodies
 
 STEPS = st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.integers(1, 100)), max_size=60)
 

@@ -16,8 +16,8 @@ from machine import loop_s
 from engine.errors import Code, Problem
 from engine.values import marks_at_most
 from engine.work import WORK
-from server.asgi import Exchange
-from server.body import FREE_BYTES, MAX_DEPTH, NAMED_BYTES, parse_json, parse_object, read_object, unwrap
+from server.http.asgi import Exchange
+from server.http.body import FREE_BYTES, MAX_DEPTH, NAMED_BYTES, parse_json, parse_object, read_object, unwrap
 
 JSON = b"application/json"
 
@@ -216,7 +216,7 @@ async def test_the_worst_body_of_each_kind_keeps_others_waiting_for_no_longer_th
 @pytest.mark.parametrize("item", [b"[]", b"{}", b"0", b'{":":1}', b'""', b"[[[[[[[[]]]]]]]]"])
 async def test_too_many_values_are_refused_before_one_is_made(item: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = b'{"q":[%s]}' % b",".join([item] * (4_000_000 // (len(item) + 1)))
-    monkeypatch.setattr("server.body.orjson", None)
+    monkeypatch.setattr("server.http.body.orjson", None)
     problem = await refusal(raw)
     assert problem.code is Code.BAD_REQUEST
     assert f"{MARKS} commas" in problem.message
@@ -268,7 +268,7 @@ async def test_a_body_without_memory_is_unavailable_and_not_wrong(monkeypatch: p
 
     raw = b'{"a": "%s"}' % (b"x" * FREE_BYTES)
     with monkeypatch.context() as patch:
-        patch.setattr("server.body.require_memory", refuse)
+        patch.setattr("server.http.body.require_memory", refuse)
         problem = await refusal(raw)
     assert (problem.code, problem.retry_after_s) == (Code.UNAVAILABLE, 1)
     assert await read(raw)

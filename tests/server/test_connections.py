@@ -18,9 +18,9 @@ from machine import loop_s
 from server_support import FakeService, Running, assert_envelope, parse, read_answer, request, serving
 
 from engine.config import ServerConfig
-from server import connections
-from server.connections import Connections
-from server.places import Phase, Places
+from server.transport import connections
+from server.transport.connections import Connections
+from server.transport.places import Phase, Places
 
 SLOW = request("POST", "/tools/slow", b"{}")
 CHUNKED = request("POST", "/tools/slow", b"", "Transfer-Encoding: chunked", "Content-Type: application/json")
@@ -217,7 +217,7 @@ async def test_nothing_is_said_to_a_client_that_ends_in_the_middle_of_a_head(
     server: Running, opened: list[Connections], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[object] = []
-    monkeypatch.setattr("server.http1.raw_answer", lambda *_, **__: said.append(1) or b"")
+    monkeypatch.setattr("server.transport.http1.raw_answer", lambda *_, **__: said.append(1) or b"")
     async with await server.connect() as stream:
         await stream.send_all(HEALTH[:20])
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -231,7 +231,9 @@ async def test_nothing_is_said_to_a_client_that_ends_in_the_middle_of_a_head(
 
 @pytest.mark.parametrize("bound", ["max_connections", "max_connections_per_address"])
 async def test_half_bodies_that_take_every_place_make_room(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    monkeypatch.setattr("server.places._SPARE", tuple((phase, 0.0) for phase in Phase if phase is not Phase.BUSY))
+    monkeypatch.setattr(
+        "server.transport.places._SPARE", tuple((phase, 0.0) for phase in Phase if phase is not Phase.BUSY)
+    )
     monkeypatch.setattr(connections, "_account", lambda _: "192.0.2.1")
     async with serving(FakeService(ServerConfig(**{bound: 10}))) as server:
         held = [await server.connect() for _ in range(10)]
@@ -259,7 +261,7 @@ async def _with_little_room(server: Running) -> trio.SocketStream:
 async def test_answers_that_are_not_read_take_no_place_for_long(
     monkeypatch: pytest.MonkeyPatch, opened: list[Connections]
 ) -> None:
-    monkeypatch.setattr("server.places._SPARE", ((Phase.IDLE, 0.0), (Phase.TAKING, 0.0)))
+    monkeypatch.setattr("server.transport.places._SPARE", ((Phase.IDLE, 0.0), (Phase.TAKING, 0.0)))
     async with serving(FakeService(ServerConfig(max_connections=3))) as server:
         held = [await _with_little_room(server) for _ in range(3)]
         for stream in held:

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from server_support import FakeService, Running, assert_envelope, parse, request, serving
 
 from engine.config import ServerConfig
-from server.framing import MAX_CHUNK_OVERHEAD, MAX_HEAD_BYTES, MAX_HEADERS, Chunked, FramingError, find_end, read_head
-from server.plain import read_request
+from server.transport.framing import (
+    MAX_CHUNK_OVERHEAD,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    Chunked,
+    FramingError,
+    find_end,
+    read_head,
+)
+from server.transport.plain import read_request
 
 HEAD = b"POST /tools/echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKS = b"2\r\n{}\r\n0\r\n\r\n"
@@ -184,7 +192,7 @@ def test_tiny_chunks_are_bounded_by_what_is_beside_them() -> None:
 
 
 async def test_the_head_of_a_request_must_be_complete_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.connections.SWEEP_S", 0.01)
+    monkeypatch.setattr("server.transport.connections.SWEEP_S", 0.01)
     async with serving(FakeService(ServerConfig(body_timeout_s=0.1))) as server, await server.connect() as stream:
         await stream.send_all(b"GET /health HTTP/1.1\r\nHost:")
         assert_envelope(await everything(stream), 408, "body_timeout")

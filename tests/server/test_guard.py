@@ -470,7 +470,7 @@ async def test_a_connection_beyond_the_bound_is_refused_when_all_are_busy() -> N
 
 
 async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.bodies.BODIES", 2)
+    monkeypatch.setattr("server.http.bodies.BODIES", 2)
     async with serving(FakeService(SMALL)) as server:
         held = [await server.connect() for _ in range(2)]
         for stream in held:
@@ -488,7 +488,7 @@ async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_answers_that_nobody_reads_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.bodies.BODIES", 2)
+    monkeypatch.setattr("server.http.bodies.BODIES", 2)
     body = b'{"a":"' + b"x" * 4_100_000 + b'"}'
     async with serving() as server:
         held = []
@@ -563,7 +563,7 @@ async def _until_refused(server: Running) -> None:
 async def test_a_server_that_ends_accepts_connections_for_a_moment_and_then_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.connections.LATE_S", 0.05)
+    monkeypatch.setattr("server.transport.connections.LATE_S", 0.05)
     async with serving() as server, await server.connect() as stream:
         await stream.send_all(request("POST", "/tools/slow", b"{}"))
         with trio.fail_after(20):

@@ -13,7 +13,7 @@ from server_support import FakeService, Running, assert_envelope, parse, request
 
 from engine.config import ServerConfig
 from engine.work import WORK
-from server.mcp_http import MAX_TYPED, MAX_TYPED_TEXT, refuse_message
+from server.mcp.message import MAX_TYPED, MAX_TYPED_TEXT, refuse_message
 
 HEADER_MISMATCH, UNSUPPORTED_VERSION = -32020, -32022
 ECHO: dict[str, Any] = {"name": "echo", "arguments": {}}
@@ -256,7 +256,7 @@ async def test_a_body_of_ten_megabytes_is_413_and_the_connection_usable_or_close
 
 @pytest.mark.parametrize("kind", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
 async def test_a_body_that_never_ends_is_408_and_holds_up_nobody(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.guard.LINGER_S", 0.2)
+    monkeypatch.setattr("server.http.guard.LINGER_S", 0.2)
     async with serving(FakeService(ServerConfig(body_timeout_s=0.3))) as server, await server.connect() as stream:
         head = ["POST /mcp HTTP/1.1", "Host: localhost", "Content-Type: application/json", kind, "", ""]
         await stream.send_all("\r\n".join(head).encode() + (b"5\r\n{    \r\n" if "chunked" in kind else b"{"))
@@ -287,7 +287,7 @@ async def test_a_foreign_host_or_page_gets_nothing(server: Running, era: Any) ->
 async def test_a_client_that_never_reads_its_answer_is_given_up(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.http1.WRITE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("server.transport.http1.WRITE_TIMEOUT_S", 0.3)
     ask = modern("tools/call", {"name": "value", "arguments": {"value": "x" * 3_000_000}})
     body = json.dumps(ask["json"]).encode()
     head = request("POST", "/mcp", body, *(f"{key}: {value}" for key, value in ask["headers"].items()))

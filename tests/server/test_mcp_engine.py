@@ -89,8 +89,8 @@ async def test_an_agent_is_prompt_and_tool_with_its_title_and_completes(real: Ru
 
 
 async def test_a_long_run_tells_its_host_calls(real: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.mcp_progress.LONG_S", 0.0)
-    monkeypatch.setattr("server.mcp_progress.EVERY_S", 0.0)
+    monkeypatch.setattr("server.mcp.progress.LONG_S", 0.0)
+    monkeypatch.setattr("server.mcp.progress.EVERY_S", 0.0)
     ask = modern("tools/call", {"name": "looking", "arguments": {}})
     ask["json"]["params"]["_meta"] = {**ask["json"]["params"]["_meta"], "progressToken": "t"}
     async with real.client() as client:

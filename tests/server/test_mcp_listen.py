@@ -33,11 +33,11 @@ from server_support import FakeService, Running, request, serving
 from agents.changes import Change
 from agents.documents import Documents
 from engine.tenant import Tenant
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.store import Batch
-from server.mcp_caller import Caller
-from server.mcp_listen import PROMPTS_CHANGED, TOOLS_CHANGED, WATCHED, Listeners
-from server.mcp_shapes import uri_of
+from server.mcp.caller import Caller
+from server.mcp.listen import PROMPTS_CHANGED, TOOLS_CHANGED, WATCHED, Listeners
+from server.mcp.shapes import uri_of
 
 ID = "io.modelcontextprotocol/subscriptionId"
 EVERYTHING = Change(agents=True, tools=True)
@@ -240,7 +240,7 @@ async def test_beyond_the_bound_listeners_are_refused_and_all_else_goes_on(serve
 async def test_a_listener_that_never_reads_is_given_up_and_costs_the_others_nothing(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.http1.WRITE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("server.transport.http1.WRITE_TIMEOUT_S", 0.3)
     ask = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     head = request("POST", "/mcp", json.dumps(ask["json"]).encode(), *(f"{k}: {v}" for k, v in ask["headers"].items()))
     async with listening(server, toolsListChanged=True) as reader, await server.connect() as deaf:

@@ -21,8 +21,8 @@ from agents.service import open_service
 from engine.config import load_config
 from engine.run import LogLine
 from engine.tenant import DEFAULT_TENANT
-from server.mcp_log import DEFAULT, LEVELS, SessionLevel, passes, wanted
-from server.mcp_progress import BACKLOG, LINES, Waiting, told
+from server.mcp.log import DEFAULT, LEVELS, SessionLevel, passes, wanted
+from server.mcp.progress import BACKLOG, LINES, Waiting, told
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 SEVERITY = list(get_args(LoggingLevel))
@@ -237,10 +237,10 @@ async def test_a_slow_reader_does_not_hold_the_run_up() -> None:
         heard.append(line)
 
     async with told(DEFAULT_TENANT, None, send_line) as call:
-        assert call.on_log is not None
-        assert call.on_progress is None
+        assert call.hearers.log is not None
+        assert call.hearers.progress is None
         for number in range(10_000):
-            call.on_log(LogLine("info", str(number)))
+            call.hearers.log(LogLine("info", str(number)))
         reading.set()
     assert [line.text for line in heard[:-1]] == [str(number) for number in range(LINES)]
     assert heard[-1] == LogLine("warn", f"{10_000 - LINES} log lines were left out: the client reads too slowly")

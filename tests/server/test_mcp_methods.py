@@ -9,10 +9,10 @@ from mcp_support import Library, assert_works, document, handshake, library, lis
 from server_support import Running, assert_envelope, serving
 
 from agents.tool import ToolInfo
-from engine.control.identity import ANONYMOUS, Identity
+from control.identity import ANONYMOUS, Identity
 from engine.tenant import DEFAULT_TENANT
-from server.asgi import Exchange
-from server.mcp_methods import METHODS
+from server.http.asgi import Exchange
+from server.mcp.methods import METHODS
 
 # What is asked of each, and a text that is in the answer unless the request is limited to an agent that has it not.
 PROMPT, TITLES = (
@@ -75,7 +75,7 @@ async def test_a_method_checks_its_own_row(server: Running, monkeypatch: pytest.
         def check(route: object, exchange: Exchange, identity: Identity = identity) -> None:
             exchange.identity, exchange.keyed = identity, True
 
-        monkeypatch.setattr("server.routes.Route.check", check)
+        monkeypatch.setattr("server.http.routes.Route.check", check)
         async with server.client() as client:
             for method, asks in ASKS.items():
                 error = message(await client.post("/mcp", **asking(method, asks[0][0])))["error"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
 
-from server.mcp_pages import PAGE, PAGE_CHARS, Cursors
+from server.mcp.pages import PAGE, PAGE_CHARS, Cursors
 
 SCOPE = ("tools", "default", "")
 
@@ -61,7 +61,7 @@ def test_a_cursor_of_another_process_is_refused() -> None:
 def test_pages_together_are_the_list(names: set[str], length: int) -> None:
     cursors = Cursors()
     patch = pytest.MonkeyPatch()
-    patch.setattr("server.mcp_pages.PAGE", length)
+    patch.setattr("server.mcp.pages.PAGE", length)
     try:
         seen: list[str] = []
         cursor = None

@@ -7,7 +7,7 @@ import trio
 from mcp_support import assert_works, events, handshake, message, modern, until
 from server_support import serving
 
-from server import mcp_late
+from server.mcp import late as mcp_late
 
 
 @pytest.mark.parametrize("params", [{}, {"_meta": {}}])

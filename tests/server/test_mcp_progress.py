@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.run import CallRecord
 from engine.tenant import DEFAULT_TENANT
-from server.mcp_progress import BACKLOG, EVERY_S, LONG_S, Progress, told
+from server.mcp.progress import BACKLOG, EVERY_S, LONG_S, Progress, told
 
 SEARCH = CallRecord("context.search", 0.1)
 
@@ -59,9 +59,9 @@ async def test_everything_is_told_before_the_block_ends() -> None:
         sent.append((value, total, message))
 
     async with told(DEFAULT_TENANT, send) as call:
-        assert call.on_progress is not None
-        call.on_progress(0.5, "half")
-        call.on_progress(1.0, None)
+        assert call.hearers.progress is not None
+        call.hearers.progress(0.5, "half")
+        call.hearers.progress(1.0, None)
     assert sent == [(0.5, 1.0, "half"), (1.0, 1.0, None)]
 
 
@@ -74,9 +74,9 @@ async def test_a_slow_reader_misses_old_reports_and_never_the_last() -> None:
         sent.append(value)
 
     async with told(DEFAULT_TENANT, send) as call:
-        assert call.on_progress is not None
+        assert call.hearers.progress is not None
         for n in range(1000):
-            call.on_progress(n / 1000, None)
+            call.hearers.progress(n / 1000, None)
             await trio.lowlevel.checkpoint()
         reading.set()
     assert len(sent) <= BACKLOG + 1
@@ -92,9 +92,9 @@ async def test_a_run_that_fails_still_tells_what_it_said(autojump_clock: trio.te
     caught = None
     try:
         async with told(DEFAULT_TENANT, send) as call:
-            assert call.on_call is not None
+            assert call.hearers.call is not None
             await trio.sleep(LONG_S + 1)
-            call.on_call(SEARCH)
+            call.hearers.call(SEARCH)
             await trio.sleep(1)
             raise RuntimeError("no")
     except* RuntimeError as group:

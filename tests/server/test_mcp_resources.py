@@ -8,8 +8,8 @@ from mcp import Client, MCPError
 from mcp_support import MODERN, connected, document, every_mode, fill, handshake, library, message, modern
 from mcp_types import PromptReference, ResourceTemplateReference
 
-from server.mcp import MAX_ECHO
-from server.mcp_shapes import DOCUMENT_TEMPLATE, TITLE_TEMPLATE, document_id, source_and_title, uri_of
+from server.mcp.handlers import MAX_ECHO
+from server.mcp.shapes import DOCUMENT_TEMPLATE, TITLE_TEMPLATE, document_id, source_and_title, uri_of
 
 RUNBOOK = document("a/payments.md", "Restart it.", title="Payments API runbook", content_type="text/markdown")
 
@@ -96,7 +96,7 @@ async def test_what_is_not_there_is_the_error_of_the_revision_with_its_address(t
 async def test_documents_come_in_pages_that_neither_repeat_nor_skip(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.mcp.PAGE", 3)
+    monkeypatch.setattr("server.mcp.handlers.PAGE", 3)
     async with library(tmp_path, *(document(f"d{n}") for n in range(4))) as server, connected(server, mode) as client:
         await fill(server.service.store, *(document(f"e{n}") for n in range(4)), source="git:other")
         names: list[str] = []

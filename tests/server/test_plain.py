@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_support import Running, parse, read_answer, request, serving
 
-from server.asgi import Receive, Scope, Send
-from server.plain import read_request, write_answer
+from server.http.asgi import Receive, Scope, Send
+from server.transport.plain import read_request, write_answer
 
 # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ async def test_a_connection_on_which_nothing_is_asked_is_closed_and_a_busy_one_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("server.app.KEEP_ALIVE_S", 0.05)
-    monkeypatch.setattr("server.connections.SWEEP_S", 0.01)
+    monkeypatch.setattr("server.transport.connections.SWEEP_S", 0.01)
     async with serving() as server, await server.connect() as busy, await server.connect() as idle:
         await busy.send_all(request("POST", "/tools/slow", b"{}"))
         with trio.fail_after(20):

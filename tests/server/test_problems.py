@@ -15,6 +15,23 @@ def test_every_code_has_a_status() -> None:
 
 
 @pytest.mark.parametrize("code", Code)
+def test_a_status_says_whose_fault_it_is_and_whether_to_retry(code: Code) -> None:
+    spec = code.spec
+    match spec.fault:
+        case "caller" | "operator":
+            assert 400 <= spec.status < 500
+        case "script":  # 408 where it took too long, as a proxy would say of a server
+            assert spec.status in (408, 500)
+        case "engine":
+            assert spec.status in (500, 503)
+    # RFC 6585 section 4, RFC 9110 sections 15.5.9 and 15.6.4.
+    assert (spec.status in (429, 503)) <= spec.retry
+    assert (spec.status == 429) == (spec.fault == "caller" and spec.retry and code is not Code.BODY_TIMEOUT)
+    assert spec.retry <= (spec.wrong is None)
+    assert (spec.wrong is None) or spec.fault in ("caller", "operator")
+
+
+@pytest.mark.parametrize("code", Code)
 def test_every_problem_is_the_envelope_with_its_length(code: Code) -> None:
     answer = problem_answer(Problem(code, "why"))
     headers = dict(answer.headers)
@@ -66,6 +83,11 @@ def test_mcp_data_always_names_code_and_run() -> None:
 )
 def test_mcp_tells_wrong_requests_from_failures(code: Code, number: int) -> None:
     assert rpc_error(Problem(code, "why"))[:2] == (number, "why")
+
+
+def test_invalid_params_are_codes_that_ask_for_another_value_or_name() -> None:
+    found = {code for code in Code if rpc_error(Problem(code, "why"))[0] == -32602}
+    assert found == {Code.BAD_REQUEST, Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.NOT_FOUND}
 
 
 def test_the_text_of_a_failed_tool_holds_the_scripts_own_traceback() -> None:

@@ -72,14 +72,14 @@ async def tenants(tmp_path: Path) -> AsyncIterator[Tenants]:
     async with open_service(loaded) as service, serving(service) as running:  # type: ignore[arg-type]
         keys = {"operator": OPERATOR}
         for tenant in ("acme", "other"):
-            await service.control.create_tenant(tenant, actor="cli")
+            await service.control.tenants.create(tenant, actor="cli")
         for who, tenant, scopes in (
             ("use", "acme", ("use",)),
             ("publish", "acme", ("publish",)),
             ("admin", "acme", ("admin",)),
             ("other", "other", ("use", "publish", "admin")),
         ):
-            _, key = await service.control.create_key(tenant, actor="cli", scopes=scopes)
+            _, key = await service.control.keys.create(tenant, actor="cli", scopes=scopes)
             keys[who] = {"x-api-key": key}
         async with running.client() as client:
             yield Tenants(service, client, keys)
@@ -180,7 +180,7 @@ async def test_what_was_done_is_in_the_audit_log_without_any_content(tenants: Te
     await tenants.put("publish", "one", "1", config={"note": "a very private note"})
     await tenants.put("publish", "two", "1")
     await tenants.post("publish", "deprecate", "1")
-    rows = [row for row in await tenants.service.control.audit(tenant="acme") if row.action.startswith("agent.")]
+    rows = [row for row in await tenants.service.control.audit.last(tenant="acme") if row.action.startswith("agent.")]
     assert [(row.action, row.target, row.outcome) for row in rows] == [
         ("agent.publish", "helper 1", "ok"),
         ("agent.publish", "helper 1", "conflict"),
@@ -276,7 +276,7 @@ async def test_what_a_tenant_has_published_is_not_read_before_somebody_asks_for_
     loaded = tenants.service.loaded
     async with open_service(loaded) as service:
         assert service.registry.agents("acme") == []
-        async with service.at_hand(await service.control.known_tenant("acme")):
+        async with service.at_hand(await service.control.tenants.for_runs("acme")):
             assert [agent.info.name for agent in service.registry.agents("acme")] == ["helper"]
 
 

@@ -52,8 +52,8 @@ class Quoted:
 
     async def tenant(self, name: str, **quotas: float) -> str:
         """A new tenant's key."""
-        await self.service.control.create_tenant(name, actor="cli", quotas=quotas)
-        return (await self.service.control.create_key(name, actor="cli", scopes=["use"]))[1]
+        await self.service.control.tenants.create(name, actor="cli", quotas=quotas)
+        return (await self.service.control.keys.create(name, actor="cli", scopes=["use"]))[1]
 
     def client(self, key: str) -> httpx2.AsyncClient:
         return self.running.client(headers={"x-api-key": key})
@@ -258,8 +258,8 @@ async def test_limits_show_every_quota_with_whom_it_is_from_and_what_is_used(ser
 
 
 async def test_usage_is_the_sum_of_the_runs_by_agent_key_and_day(server: Quoted) -> None:
-    await server.service.control.create_tenant("acme", actor="cli")
-    keys = [await server.service.control.create_key("acme", actor="cli", scopes=["use"]) for _ in range(2)]
+    await server.service.control.tenants.create("acme", actor="cli")
+    keys = [await server.service.control.keys.create("acme", actor="cli", scopes=["use"]) for _ in range(2)]
     other = await server.tenant("other")
     plan = {0: ["echo", "finds", "fails"], 1: ["finds", "finds"]}
     for number, agents in plan.items():
@@ -294,7 +294,7 @@ async def test_usage_survives_the_process_and_goes_with_the_tenant(tmp_path: Pat
     async with opened(tmp_path) as server:
         for name in ("stays", "goes"):
             await assert_works(server, await server.tenant(name))
-        await server.service.control.delete_tenant("goes", actor="cli")
+        await server.service.control.tenants.delete("goes", actor="cli")
     async with opened(tmp_path) as server:
         assert (await server.usage("stays"))["total"]["runs"] == 1
         again = await server.tenant("goes")

@@ -10,10 +10,10 @@ from server_support import Failed, FakeService, Running, assert_envelope, parse,
 
 from agents.agent import AgentInfo
 from engine.errors import Code
-from engine.lag import LoopWatch, watched
-from server.asgi import Exchange
+from engine.host.lag import LoopWatch, watched
+from server.http.asgi import Exchange
 from server.problems import STATUS
-from server.rest import _listed
+from server.rest.routes import _listed
 
 
 async def test_health_says_what_runs(server: Running) -> None:

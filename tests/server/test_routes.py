@@ -20,10 +20,10 @@ from keys_support import keyed
 from server_support import FakeEngine, FakeService, Running, assert_envelope, parse, request, serving
 
 from engine.errors import Problem
-from server.asgi import Exchange
+from server.http.asgi import Exchange
+from server.http.routes import Need, Route, Table
 from server.problems import Answer, json_answer
-from server.rest import Rest
-from server.routes import Need, Route, Table
+from server.rest.routes import Rest
 
 OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
     "open", "any key", "use", "publish", "publish or admin", "admin", "metrics", "operator",

@@ -31,7 +31,8 @@ from server_support import FakeService
 from agents.changes import Change
 from cli.main import run as run_command
 from engine.tenant import DEFAULT_TENANT
-from server.stdio import LAST_ANSWERS_S, UNDER_WAY, Lines, Wire, serve_client
+from server.mcp.wire import LAST_ANSWERS_S, UNDER_WAY, Lines, Wire
+from server.stdio import serve_client
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINE = 4096
@@ -124,7 +125,7 @@ async def talking(
         ours,
         max_line_bytes=MAX_LINE,
         graceful_timeout_s=graceful_timeout_s,
-        nobody_reads=lambda: client.gone,
+        reader_gone=lambda: client.gone,
     )
 
     async def serve() -> None:

@@ -12,8 +12,8 @@ from server_support import FakeService
 from werkzeug.exceptions import HTTPException
 
 from engine.errors import Code, Problem
-from server.rest import Rest
-from server.target import MAX_PARAMETERS, MAX_PATH_BYTES, MAX_QUERY_BYTES, PARAMETERS, read_path, read_query
+from server.http.target import MAX_PARAMETERS, MAX_PATH_BYTES, MAX_QUERY_BYTES, PARAMETERS, read_path, read_query
+from server.rest.routes import Rest
 
 T = TypeVar("T")
 REST = Rest(FakeService())  # type: ignore[arg-type]

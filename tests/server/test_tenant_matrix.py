@@ -14,7 +14,7 @@ from server_support import assert_envelope, serving
 
 from agents.service import Service, open_service
 from engine.config import load_config
-from knowledge.sqlite import open_store
+from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery
 from knowledge.stores import store_path
 
@@ -193,16 +193,16 @@ async def matrix(tmp_path: Path) -> AsyncIterator[Matrix]:
         control, keys = service.control, {"none": "", "wrong": "ek_000000000000_" + "0" * 64}
         keys["operator"] = "the-operators-own-key"
         for tenant in ("acme", "zeta", "asleep"):
-            await control.create_tenant(tenant, actor="cli")
+            await control.tenants.create(tenant, actor="cli")
         everything = ("use", "publish", "admin")
         for who, tenant, expires in (
             ("own", "acme", None), ("other", "zeta", None), ("suspended", "asleep", None), ("revoked", "acme", None),
             ("expired", "acme", time.time() - 1),
         ):  # fmt: skip
-            record, keys[who] = await control.create_key(tenant, actor="cli", scopes=everything, expires_at=expires)
+            record, keys[who] = await control.keys.create(tenant, actor="cli", scopes=everything, expires_at=expires)
             if who == "revoked":
-                await control.revoke_key(record.id, actor="cli")
-        await control.set_state("asleep", "suspended", actor="cli")
+                await control.keys.revoke(record.id, actor="cli")
+        await control.tenants.set_state("asleep", "suspended", actor="cli")
         async with running.client() as client:
             yield Matrix(service, client, keys, hit.id)
 
@@ -316,8 +316,8 @@ async def test_a_deleted_tenants_documents_and_agents_are_gone_for_its_keys_and_
     gone = await matrix.ask("operator", Ask("DELETE", "/admin/tenants/acme"))
     assert gone.status_code == 200, gone.text
     assert_envelope(await matrix.ask("own", Ask("GET", "/agents/list")), 401, "unauthorized")
-    await matrix.service.control.create_tenant("acme", actor="cli")
-    _, matrix.keys["new"] = await matrix.service.control.create_key("acme", actor="cli", scopes=("use",))
+    await matrix.service.control.tenants.create("acme", actor="cli")
+    _, matrix.keys["new"] = await matrix.service.control.keys.create("acme", actor="cli", scopes=("use",))
     found = await matrix.ask("new", Ask("POST", "/tools/search", {"query": MARK}))
     assert found.json()["results"] == []
     sources = (await matrix.ask("new", Ask("GET", "/tools/sources"))).json()["sources"]
@@ -329,11 +329,11 @@ async def test_documents_count_against_what_a_tenant_may_publish(matrix: Matrix)
     stored = await matrix.service.stores.stored_bytes("acme")
     assert stored > 10_000
     put = Ask("PUT", "/agents/fresh", package)
-    await matrix.service.control.change_tenant("acme", actor="cli", quotas={"stored_bytes": stored})
+    await matrix.service.control.tenants.change("acme", actor="cli", quotas={"stored_bytes": stored})
     refused = assert_envelope(await matrix.ask("own", _toml(put)), 429, "quota_exceeded")
     assert (refused["limit"]["name"], refused["limit"]["bound"]) == ("stored_bytes", stored)
     assert refused["limit"]["used"] > stored
-    await matrix.service.control.change_tenant("acme", actor="cli", quotas={"stored_bytes": stored + 10_000})
+    await matrix.service.control.tenants.change("acme", actor="cli", quotas={"stored_bytes": stored + 10_000})
     assert (await matrix.ask("own", _toml(put))).status_code == 201
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 from supervisor.attack import ANSWER, LOG, Attack, answers
 
 _ANSWER, _CALL, _LOG = ("answer", "answer as JSON"), ("arguments", "calls", "table"), ("redaction",)

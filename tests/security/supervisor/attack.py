@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 
 # What a server permits without being told: `server.max_body_bytes`, and the ceilings that a tenant's admin may approve.
 BODY = 4 * MIB

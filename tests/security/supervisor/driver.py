@@ -19,13 +19,13 @@ from typing import Any
 import trio
 from machine import REFERENCE_S
 
-from benchmarks import client
-from benchmarks.address import Address, parse_url, resolve
-from benchmarks.client import Client, Failed, Response
-from benchmarks.http_latency import started
+from benchmarks.aims.http_latency import started
+from benchmarks.targets import client
+from benchmarks.targets.address import Address, parse_url, resolve
+from benchmarks.targets.client import Client, Failed, Response
 from engine.errors import ungrouped
 from engine.work import GROWTH, LOOP_S
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 from supervisor.attack import Ask, Attack, Place, Plan
 
 # An answer of 16 MiB of control characters is six times that as JSON, and MCP says it twice.

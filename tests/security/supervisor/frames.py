@@ -4,7 +4,7 @@
 bytes; `run` is what it was asked for.
 """
 
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 from supervisor.attack import ANSWER, answers
 
 _PACK = "pack = msgspec.msgpack.encode; M = 1 << 20; n = run.output_bytes - 100; DONE = Done(pack({'system': 'x'})); "

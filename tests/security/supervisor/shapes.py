@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 from supervisor.attack import BODY, Ask, Attack, Place, Plan, answers, filled, message, post, text
 from supervisor.uploads import lua, tool_source, upload
 

@@ -22,11 +22,11 @@ from faults import hostile_boot
 from machine import reference_s
 
 from agents.service import open_service
-from engine import zygote
 from engine.config import load_config
-from engine.lag import LoopWatch
-from engine.pool import Pool
-from engine.room import FILES_A_WORKER
+from engine.host.lag import LoopWatch
+from engine.workers import zygote
+from engine.workers.pool import Pool
+from engine.workers.ulimits import FILES_A_WORKER
 from server.app import run_server
 from supervisor.frames import FRAMES
 

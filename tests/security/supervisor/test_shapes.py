@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.work import GROWTH, LOOP_S, WORK
-from sandbox.limits import MIB
+from sandbox.wire.limits import MIB
 from supervisor import answers, declarations, frames, requests, uploads
 from supervisor.attack import BODY, Ask, Attack, Place, Plan
 from supervisor.driver import Cost, Driver, problems

@@ -1,0 +1,1 @@
+"""Scripts and Python code behind agents and tools."""

@@ -1,0 +1,61 @@
+"""Asking a script what it declares: in a worker, under normal limits and a short deadline, with nothing granted."""
+
+import re
+from typing import Literal
+
+from engine.engine import Engine
+from engine.errors import Problem
+from engine.run import RunRequest, Script
+from engine.tenant import Tenant
+from sandbox.wire.outcome import Outcome
+
+# A script's top level declares; one that takes longer computes (docs/scripting.md).
+DESCRIBE_TIMEOUT_S = 2.0
+
+
+# Ends that are no author's fault: a worker was killed, by the kernel for memory or by an operator.
+_LOST = frozenset({Outcome.WORKER_LOST, Outcome.CANCELLED})
+
+
+class Undescribed(Exception):
+    """A script that does not say what it is. `line` of it, if known; `refused` where the engine did not even try."""
+
+    def __init__(self, message: str, outcome: Outcome, line: int | None = None, refused: Problem | None = None) -> None:
+        super().__init__(message)
+        self.message, self.outcome, self.line, self.refused = message, outcome, line, refused
+
+    @property
+    def lost(self) -> bool:
+        """Whether the worker was, which says nothing of the script."""
+        return self.outcome in _LOST
+
+
+async def describe(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
+    """The plain fields of the table that the script declares, on the tenant's account. Raises Undescribed.
+
+    Where the worker is lost, another one is asked, once.
+    """
+    try:
+        return await _asked(name, script, root, engine, tenant)
+    except Undescribed as undescribed:
+        if not undescribed.lost:
+            raise
+    return await _asked(name, script, root, engine, tenant)
+
+
+async def _asked(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
+    asked = {"timeout_s": DESCRIBE_TIMEOUT_S}
+    try:
+        result = await engine.execute(
+            RunRequest(
+                tenant=tenant, name=name, script=script, root=root, method=None,
+                limits=engine.limits_for(asked, tenant),
+            )
+        )  # fmt: skip
+    except Problem as problem:  # admission refused: the engine is too small or too busy
+        raise Undescribed(problem.message, Outcome.REJECTED, refused=problem) from None
+    if result.outcome is Outcome.OK:
+        return result.value
+    assert result.failure is not None
+    found = re.match(rf"{re.escape(script.name)}:(\d+):", result.failure.message)
+    raise Undescribed(result.failure.message, result.outcome, int(found[1]) if found else None)

@@ -1,0 +1,73 @@
+"""What a kind of agent or of tool is: one file with a `KIND`, in `agents/kinds/` or `agents/tools/`, found there."""
+
+import pkgutil
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from agents.code.loading import Loading, Place
+from agents.code.making import Made, Making
+from agents.package import Package
+from agents.shapes.shape import AgentDeclaration, ToolDeclaration
+from engine.config import Entry
+
+E = TypeVar("E", bound=Entry)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Packages(Generic[T]):
+    """How packages of a kind are published. `name` is the manifest's `kind`.
+
+    `declaration` checks what the script declares; a kind without one is not described in a worker. `make` makes what
+    is called of a package and of that declaration. Both raise WrongShape and Problem (400).
+    """
+
+    name: str
+    declaration: Callable[[object], AgentDeclaration | ToolDeclaration] | None
+    make: Callable[[Package, object, Making], Made[T]]
+
+
+def _nothing(entry: object) -> Iterable[Path]:
+    return ()
+
+
+def _unknown(entry: object, thing: object) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[E, T]):
+    """One kind of agent or tool.
+
+    `table` is its table of the configuration, `[agents.TABLE.NAME]`; the model is in `engine/config/entries.py`. `load`
+    makes what an entry describes, and raises NotLoaded, Unusable and WrongShape. `watched` are the files whose change
+    means that the entry is loaded again. `harmless` is whether an agent's prompt can be made without changing anything.
+    `packages` is None where tenants cannot publish this kind.
+    """
+
+    table: str
+    load: Callable[[Place, E, Loading], Awaitable[T]]
+    watched: Callable[[E], Iterable[Path]] = _nothing
+    harmless: Callable[[E, T], bool] = _unknown
+    packages: Packages[T] | None = None
+
+
+def discover(package: str, folders: Iterable[str]) -> "Mapping[str, Kind[Any, Any]]":
+    """The kinds in a package's folders, by table. A module without `KIND` is no kind."""
+    return _discover(package, tuple(folders))
+
+
+@cache  # a listing of the folder and a look at each module: 60 us, for every package that is published
+def _discover(package: str, folders: tuple[str, ...]) -> Mapping[str, Kind[Any, Any]]:
+    modules = (import_module(f"{package}.{module.name}") for module in pkgutil.iter_modules(folders))
+    kinds = (getattr(module, "KIND", None) for module in modules)
+    return {kind.table: kind for kind in kinds if isinstance(kind, Kind)}
+
+
+def packages(kinds: Mapping[str, Kind[Any, T]]) -> Mapping[str, Packages[T]]:
+    """How packages of these kinds are published, by the manifest's `kind`."""
+    return {kind.packages.name: kind.packages for kind in kinds.values() if kind.packages is not None}

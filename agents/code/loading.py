@@ -1,0 +1,174 @@
+"""What kinds share when an entry of the configuration is loaded: its script, or its Python code.
+
+A script is described in a worker and never executed here; a module is imported here.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from agents.agent import Agent
+from agents.code import python
+from agents.code.describing import Undescribed, describe
+from agents.code.script import LuaScript
+from agents.package import Root
+from agents.registry import Registry
+from agents.tool import Tool
+from engine.config import Entry, PythonEntry, ScriptEntry
+from engine.egress.redaction import Redactor
+from engine.engine import Engine
+from engine.run import Script
+from engine.tenant import DEFAULT_TENANT
+from sandbox.wire.outcome import Outcome
+
+
+class NotLoaded(Exception):
+    """An entry that cannot be called. One line for the operator, and the line of the script, if known."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.SCRIPT_ERROR, line: int | None = None) -> None:
+        super().__init__(message)
+        self.message, self.outcome, self.line = message, outcome, line
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the configuration has an entry: `[agents.TABLE.NAME]` or `[tools.TABLE.NAME]`."""
+
+    root: Root
+    table: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The entry in warnings."""
+        return f"{self.root}s.{self.table}.{self.name}"
+
+    @property
+    def label(self) -> str:
+        """The kind in failures."""
+        return "agent" if (self.root, self.table) == ("agent", "inline") else f"{self.root}.{self.table}"
+
+
+def tenants_of(entry: Entry) -> tuple[str, ...]:
+    """The tenants that an entry is for."""
+    return entry.tenants or (DEFAULT_TENANT.id,)
+
+
+@dataclass(slots=True)
+class Loading:
+    """One pass over all that can be called: at most `describing` scripts and `importing` modules at once.
+
+    `live` is the registry that is called meanwhile; `folder` is where modules are looked for that are not installed.
+    """
+
+    engine: Engine
+    live: Registry
+    folder: Path
+    describing: trio.CapacityLimiter
+    importing: trio.CapacityLimiter
+    warnings: list[str]
+
+    def agent_before(self, place: Place, entry: Entry) -> Agent | None:
+        """The agent of that name as it is called now, by the entry's first tenant."""
+        return self.live.agent(tenants_of(entry)[0], place.name)
+
+    def tool_before(self, place: Place, entry: Entry) -> Tool | None:
+        """The tool of that name as it is called now, by the entry's first tenant."""
+        offered = self.live.tool(tenants_of(entry)[0], place.name)
+        return None if offered is None or offered.tool.info.builtin else offered.tool
+
+    async def script(self, place: Place, entry: ScriptEntry) -> LuaScript:
+        """The script as its file is now. Raises NotLoaded."""
+        if entry.unset is not None:
+            raise NotLoaded(entry.unset)
+        self.note_lowered(place, entry)
+        script = await _read(entry, self.engine)
+        # What the operator put here may use every secret of its tenant: each goes to its own host alone.
+        return LuaScript(
+            place.name, place.root, script, entry, self.engine, Redactor(entry.from_environment), secrets=None
+        )
+
+    async def described(self, script: LuaScript) -> object:
+        """What a script declares, as a worker finds it. Raises NotLoaded."""
+        async with self.describing:
+            try:
+                return await describe(script.name, script.script, script.root, self.engine, DEFAULT_TENANT)
+            except Undescribed as undescribed:
+                raise NotLoaded(undescribed.message, undescribed.outcome, undescribed.line) from None
+
+    async def code(self, place: Place, entry: PythonEntry) -> python.PythonCode:
+        """The object that an entry's `path` names. Importing it runs its code, here. Raises NotLoaded and Unusable."""
+        if entry.unset is not None:
+            raise NotLoaded(entry.unset)
+        self.note_lowered(place, entry)
+        async with self.importing:
+            found = await python.find(entry.path, self.folder)
+        target = self.made_before(place.root, place.name, found, entry) or python.make(found, place.root, entry)
+        said = python.attribute(target, entry.path, "name")
+        self.note_name(place, said if isinstance(said, str) else None)
+        return self.code_of(place.name, place.root, target, entry)
+
+    def code_of(self, name: str, root: Root, target: Any, entry: PythonEntry) -> python.PythonCode:
+        """An author's object under a name. Raises Unusable."""
+        return python.PythonCode.of(name, root, target, entry, self.engine, self.live)
+
+    def made_before(self, root: Root, name: str | None, thing: Any, entry: PythonEntry) -> Any:
+        """The object that was made of this one when it was loaded before: what it holds must outlast a reload.
+
+        `name` is what it is called; None is for objects that say so themselves, when they are made.
+        """
+        tenant = tenants_of(entry)[0]
+        live: list[Agent] | list[Tool] = self.live.agents(tenant) if root == "agent" else self.live.tools(tenant)
+        for each in live:
+            if name not in (None, each.info.name):
+                continue
+            code = getattr(each, "code", None)
+            if isinstance(code, python.PythonCode) and code.entry == entry:
+                target = code.target
+                if target is thing or type(target) is thing:
+                    return target
+        return None
+
+    def note_name(self, place: Place, said: str | None) -> None:
+        if said is not None and said != place.name:
+            self.warnings.append(
+                f"{place.key}: the script calls itself {said!r}; the key in the configuration is its name"
+            )
+
+    def note_envelope(self, place: Place, tool: Tool) -> None:
+        if "arguments" in tool.info.parameters["properties"]:
+            self.warnings.append(
+                f"{place.key}: a parameter is called 'arguments'; a request that gives it alone is taken for the "
+                "envelope"
+            )
+
+    def note_lowered(self, place: Place, entry: ScriptEntry | PythonEntry) -> None:
+        bound = self.engine.limits_for(entry.limits, DEFAULT_TENANT)
+        for limit, asked in entry.limits.items():
+            if bound[limit] < asked:
+                self.warnings.append(
+                    f"{place.key}: {limit} = {asked:g} is above the ceiling and was lowered to {bound[limit]:g} "
+                    "([limits.max])"
+                )
+
+
+async def _read(entry: ScriptEntry, engine: Engine) -> Script:
+    bound = int(engine.limits_for(entry.limits, DEFAULT_TENANT)["source_bytes"])
+    try:
+        source = await trio.to_thread.run_sync(_read_bounded, entry.path, bound + 1)
+    except OSError as error:
+        raise NotLoaded(f"cannot read the script: {error.strerror}") from None
+    if len(source) > bound:
+        raise NotLoaded(f"the script is larger than {bound} bytes (limits.source_bytes)")
+    if source.startswith(b"\x1bLua"):
+        raise NotLoaded("the file is Lua bytecode; only source is accepted")
+    return Script.of(entry.path.name, source)
+
+
+def _read_bounded(path: Path, size: int) -> bytes:
+    if not path.is_file():  # a FIFO would block for ever
+        raise FileNotFoundError(2, "no such file" if not path.exists() else "not a regular file")
+    with path.open("rb") as file:
+        return file.read(size)

@@ -1,0 +1,426 @@
+"""What tenants have published, from the control store into the registry: when it is first needed, and kept current.
+
+Nothing is read of a tenant that nobody asks for. Scripts were described when they were published, and what they said is
+kept with them, so that no worker is needed here. A call under way keeps the version that it began with.
+"""
+
+import os
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from uuid import uuid4
+
+import structlog
+import trio
+
+from agents import kinds, tools
+from agents.agent import Agent
+from agents.changes import Change, Changes
+from agents.code.kind import packages
+from agents.code.making import Making
+from agents.package import Package
+from agents.publishing.manifest import restored
+from agents.registry import EMPTY, OfferedTool, PublishedSet, Registry
+from agents.shapes.parameters import Parameters
+from agents.shapes.shape import WrongShape
+from agents.tools.builtin import NAMES as BUILTIN_NAMES
+from control.store import ControlStore
+from control.versions.records import ActiveVersion, Kept
+from engine.engine import Engine
+from engine.errors import Code, Problem
+from engine.tenant import Tenant
+from sandbox.wire.limits import MIB
+
+log = structlog.get_logger("agents.active")
+
+# How often somebody who listens is told of what other processes published; whoever calls sees it at once.
+LOOK_EVERY_S = 0.2
+# Of tenants without a request under way, this much is kept: scripts in bytes, and tenants at all. Tenants with more
+# than a share of the bytes make room first, so that a few large ones do not evict every small one.
+KEPT_BYTES = 64 * MIB
+SHARE_BYTES = KEPT_BYTES // 16
+KEPT_TENANTS = 2_000
+# Of versions that are made what is called, as many are read at a time.
+_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_VERSIONS = 64
+# A folder that was begun so long ago was left behind by a process that is gone.
+_ABANDONED_S = 3600.0
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept.
+
+    `tenant` is as it last asked. `made` has what the registry holds, by the number of the version: a version never
+    changes, so that it is made once.
+    """
+
+    tenant: Tenant
+    holders: int = 0
+    generation: int | None = None
+    mark: str | None = None
+    size: int = 0
+    made: dict[int, "Made"] = field(default_factory=dict)
+    renewing: trio.Lock = field(default_factory=trio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a version: an agent or tool that can be called, and what its publisher should know."""
+
+    agent: Agent | None
+    tool: OfferedTool | None
+    warnings: tuple[str, ...]
+    folder: Path | None
+
+
+class ActiveVersions:
+    """The published agents and tools of tenants, as far as somebody asks for them.
+
+    `folder` says where the files of a tenant's packages are put for scripts to read. They are copies: the folder may be
+    removed while nothing runs.
+    """
+
+    def __init__(
+        self,
+        control: ControlStore,
+        engine: Engine,
+        registry: Registry,
+        changes: Changes,
+        folder: Callable[[str], Path],
+    ) -> None:
+        self._control = control
+        self._engine = engine
+        self._registry = registry
+        self._changes = changes
+        self._folder = folder
+        # In the order of use, the least recent first.
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        # Invariant: the sizes of those without holders, together. What requests hold cannot make room: were it counted,
+        # a few large tenants with a long request would leave no place for anyone else.
+        self._idle_size = 0
+
+    def at_hand(self, tenant: Tenant) -> "AtHand":
+        """A block in which everything that the tenant has published, as of its beginning, can be called.
+
+        Raises Problem `unavailable` when the control store cannot be read.
+        """
+        return AtHand(self, tenant)
+
+    async def renew(self, tenant: str) -> None:
+        """Put what is active now into the place of what the registry holds, if that is at hand."""
+        held = self._held.get(tenant)
+        if held is not None:
+            await self._renew(tenant, held)
+
+    async def watch(self) -> None:
+        """Tell those who listen of what other processes change. Runs until cancelled."""
+        seen, there = self._control.generation(), self._control.path.exists()
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            # A store that another process has made is opened by asking it something.
+            made = not there and self._control.path.exists()
+            if not made and self._control.generation() == seen:
+                continue
+            there, seen = there or made, self._control.generation()
+            for tenant, held in list(self._held.items()):
+                if made:
+                    held.generation = None
+                if held.holders:
+                    try:
+                        await self._renew(tenant, held)
+                    except Problem as problem:
+                        log.error("what a tenant published cannot be read", tenant=tenant, reason=problem.message)
+
+    async def prepare(self, tenant: str, package: Package) -> bool:
+        """Put a package's files where its script will read them, before the version is kept. False: they are there.
+
+        Raises Problem `unavailable` when they cannot be written; then nothing is half done.
+        """
+        try:
+            return await trio.to_thread.run_sync(_put_files, self._folder(tenant), package)
+        except OSError as error:
+            log.error("the files of a package cannot be written", tenant=tenant, reason=str(error))
+            raise Problem(
+                Code.UNAVAILABLE,
+                f"the files of the package cannot be written ({error.strerror}); nothing was changed",
+                retry_after_s=1,
+            ) from None
+
+    async def withdraw(self, tenant: str, package: Package) -> None:
+        """Remove the copy that `prepare` made, unless a version has this content: the upload was refused."""
+        try:
+            kept = await self._control.versions.has_content(tenant, package.digest)
+        except Problem as problem:  # it goes when the tenant's versions are read the next time
+            log.error("the files of a refused upload stay for now", tenant=tenant, reason=problem.message)
+            return
+        if not kept:
+            await trio.to_thread.run_sync(_remove_files, self._folder(tenant), package)
+
+    def made(self, tenant: str, package: Package, said: object) -> Made:
+        """What can be called of a package whose script says this of itself. Raises WrongShape and Problem (400)."""
+        return _made(self._engine, self._folder(tenant), package, said)
+
+    async def _hold(self, tenant: Tenant) -> _Held:
+        held = self._held.get(tenant.id)
+        if held is None:
+            held = self._held[tenant.id] = _Held(tenant)
+        else:
+            self._held.move_to_end(tenant.id)
+            held.tenant = tenant
+            if not held.holders:
+                self._idle_size -= held.size
+        held.holders += 1
+        try:
+            if held.generation != self._control.generation() or held.mark is None:
+                await self._renew(tenant.id, held, asked=True)
+        except BaseException:
+            self._release(held)
+            raise
+        return held
+
+    def _release(self, held: _Held) -> None:
+        held.holders -= 1
+        if not held.holders:
+            self._idle_size += held.size
+        if self._idle_size > KEPT_BYTES:
+            for least in (SHARE_BYTES, 0):
+                self._evict(least, lambda: self._idle_size <= KEPT_BYTES)
+        if len(self._held) > KEPT_TENANTS:
+            self._evict(-1, lambda: len(self._held) <= KEPT_TENANTS)
+
+    def _evict(self, least: int, enough: Callable[[], bool]) -> None:
+        """Until it is enough, evict tenants that have no holder and more than so many bytes, the least recent first."""
+        for tenant, other in list(self._held.items()):
+            if enough():
+                return
+            if not other.holders and other.size > least:
+                del self._held[tenant]
+                self._idle_size -= other.size
+                self._registry.publish(tenant, EMPTY)
+
+    async def _renew(self, tenant: str, held: _Held, *, asked: bool = False) -> None:
+        """Read what is active. With `asked`, raises Problem quota_exceeded where the tenant has no CPU time left."""
+        async with held.renewing:
+            generation = self._control.generation()
+            if held.mark is not None and held.generation == generation:
+                return
+            mark, active = await self._control.versions.active(tenant, held.mark)
+            if mark != held.mark:
+                made, complete = await self._made_of(tenant, held, active, asked)
+                published = _published_set(active, made)
+                if self._held.get(tenant) is not held:
+                    return  # it was put away meanwhile; whoever needs it reads it again
+                before = self._registry.publish(tenant, published)
+                first, held.mark, held.made = held.mark is None, mark if complete else None, made
+                size = sum(each.size for each in active)
+                if not held.holders:
+                    self._idle_size += size - held.size
+                held.size = size
+                if not first:
+                    self._tell(tenant, before, published)
+            held.generation = generation
+
+    async def _made_of(
+        self, tenant: str, held: _Held, active: Sequence[ActiveVersion], asked: bool
+    ) -> tuple[dict[int, Made], bool]:
+        """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
+        folder = self._folder(tenant)
+        # Copies of the files of others go. Where nothing is active all stay: they show that a control store was lost.
+        if active and held.mark is None:
+            await trio.to_thread.run_sync(_remove_others, folder, {each.digest for each in active})
+        found = {each.n: held.made[each.n] for each in active if each.n in held.made and _has_files(held.made[each.n])}
+        complete = True
+        missing = [each for each in active if each.n not in found]
+        if asked and missing:
+            with self._engine.work_for(held.tenant):  # refused before the work where the tenant's share is used up
+                pass
+        unwritten = await trio.to_thread.run_sync(_without_files, folder, missing)
+        for batch in _batches(missing, unwritten):
+            numbers = [each.n for each in batch]
+            whole = {each.digest for each in batch} & unwritten
+            kept = await self._control.versions.kept(tenant, numbers, whole)
+            making = partial(_make_all, self._engine, folder, tenant, batch, kept)
+            made, all_made, cpu_s = await trio.to_thread.run_sync(making)
+            self._engine.charge(held.tenant, cpu_s)
+            found |= made
+            complete = complete and all_made
+        return found, complete
+
+    def _tell(self, tenant: str, before: PublishedSet, now: PublishedSet) -> None:
+        agents = [a.info for a in before.agents.values()] != [a.info for a in now.agents.values()]
+        tools = [t.tool.info for t in before.tools.values()] != [t.tool.info for t in now.tools.values()]
+        if agents or tools:
+            self._changes.tell(Change(agents=agents, tools=tools, tenant=tenant))
+
+
+class AtHand:
+    """The block that `ActiveVersions.at_hand` makes. A class, not a generator: one is entered for every request."""
+
+    __slots__ = ("_active", "_held", "_tenant")
+
+    def __init__(self, active: ActiveVersions, tenant: Tenant) -> None:
+        self._active, self._tenant = active, tenant
+
+    async def __aenter__(self) -> None:
+        self._held = await self._active._hold(self._tenant)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._active._release(self._held)
+
+
+# ---- from versions to what can be called; no trio, as this runs in a thread --------------------------------------
+
+
+def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> Iterator[list[ActiveVersion]]:
+    """The versions in parts of bounded size, each of at least one. Those whose files are not there are read whole."""
+    batch: list[ActiveVersion] = []
+    size = 0
+    for each in versions:
+        more = each.whole if each.digest in unwritten else each.size
+        if batch and (len(batch) == _BATCH_VERSIONS or size + more > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += more
+    if batch:
+        yield batch
+
+
+def _make_all(
+    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, Kept]
+) -> tuple[dict[int, Made], bool, float]:
+    """What can be called of these versions, whether that is all that could be, and the CPU seconds that it took."""
+    began_s = time.thread_time()
+    found: dict[int, Made] = {}
+    complete = True
+    for each in active:
+        if each.n not in kept:
+            continue  # gone since it was listed
+        try:
+            package = restored(each.name, each.version, each.digest, kept[each.n].content, partial=kept[each.n].partial)
+            _put_files(folder, package)
+            found[each.n] = _made(engine, folder, package, kept[each.n].said, compiles=True)
+        except OSError as error:
+            complete = False  # a full disk: worth another try
+            reason = f"its files cannot be written: {error}"
+        except (Problem, WrongShape) as wrong:  # kept by a version of the engine that knew other rules
+            reason = str(wrong)
+        else:
+            continue
+        log.error("a published version cannot be used", tenant=tenant, root=each.root, name=each.name,
+                  version=each.version, reason=reason)  # fmt: skip
+    return found, complete, time.thread_time() - began_s
+
+
+def _published_set(active: Sequence[ActiveVersion], made: Mapping[int, Made]) -> PublishedSet:
+    agents: dict[str, Agent] = {}
+    tools: dict[str, OfferedTool] = {}
+    for each in active:
+        if (thing := made.get(each.n)) is None:
+            continue
+        if thing.agent is not None:
+            agents[each.name] = thing.agent
+        if thing.tool is not None:
+            tools[each.name] = thing.tool
+    return PublishedSet(agents, tools) if active else EMPTY
+
+
+def _has_files(made: Made) -> bool:
+    return made.folder is None or made.folder.is_dir()
+
+
+def _made(engine: Engine, folder: Path, package: Package, said: object, *, compiles: bool = False) -> Made:
+    """What can be called of a package. `compiles` says that its schemas were compiled before."""
+    making = Making(engine, _files_of(folder, package), BUILTIN_NAMES, compiles)
+    if package.root == "agent":
+        agent = packages(kinds.found())[package.kind].make(package, said, making)
+        return Made(agent.thing, None, agent.warnings, agent.folder)
+    tool = packages(tools.found())[package.kind].make(package, said, making)
+    offered = OfferedTool(tool.thing, Parameters(tool.thing.info.parameters), engine.work_for)
+    return Made(None, offered, tool.warnings, tool.folder)
+
+
+# ---- the files that a script may read ----------------------------------------------------------------------------
+
+
+def _files_of(folder: Path, package: Package) -> Path | None:
+    """Where the package's files are, for a script that has any beside itself."""
+    return folder / package.digest if package.has_data else None
+
+
+def _without_files(folder: Path, active: Sequence[ActiveVersion]) -> set[str]:
+    """The digests of those whose files are not there."""
+    return {each.digest for each in active if not (folder / each.digest).is_dir()}
+
+
+def _put_files(folder: Path, package: Package) -> bool:
+    """Write the files of a package, all of them or none; False where they are. Who finds the folder finds it complete.
+
+    Raises OSError.
+    """
+    target = folder / package.digest
+    if not package.has_data or target.is_dir():
+        return False
+    if package.partial:
+        raise FileNotFoundError(f"{target} was removed meanwhile")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    begun = folder / f".{package.digest}.{uuid4().hex}"
+    try:
+        for path, text in package.files.items():
+            file = begun / path
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with file.open("wb") as opened:
+                opened.write(text.encode())
+                opened.flush()
+                os.fsync(opened.fileno())  # a power cut must not leave empty files under a name that means complete
+        try:
+            begun.rename(target)
+        except OSError:
+            if not target.is_dir():  # else somebody was faster, with the same files
+                raise
+        return True
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+
+
+def _remove_files(folder: Path, package: Package) -> None:
+    with suppress(OSError):
+        _remove_whole(folder / package.digest)
+    with suppress(OSError):  # others are in it
+        folder.rmdir()
+
+
+def _remove_whole(path: Path) -> None:
+    """Remove a folder of files, under another name first: a folder under its own name is complete at every moment.
+
+    Raises OSError. What is cut off midway is removed later, as what was begun and left behind.
+    """
+    gone = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.{uuid4().hex}"))
+    shutil.rmtree(gone)
+
+
+def _remove_others(folder: Path, digests: set[str]) -> None:
+    """Remove copies that no active version needs, and what was begun and left behind."""
+    try:
+        found = list(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("the folder of published files cannot be read", reason=str(error))
+        return
+    for path in found:
+        begun = path.name.startswith(".")
+        try:
+            if path.name not in digests and (not begun or time.time() - path.stat().st_mtime > _ABANDONED_S):
+                _remove_whole(path)
+        except OSError as error:
+            log.warning("a folder of published files cannot be removed", reason=str(error))

@@ -1,0 +1,1 @@
+"""Validation of scripts' declarations and answers, and of callers' parameters."""

@@ -1,0 +1,24 @@
+"""From a configured source of documents to its connector, for every front end that fills a store."""
+
+from engine.config import Config, ConfigError, unsupported_connector
+from knowledge import connectors
+from knowledge.connectors import Connector
+
+# Of an entry's keys, those that are not its connector's.
+_NOT_ITS_OWN = frozenset({"tenants"})
+
+
+def connector(config: Config, label: str) -> Connector:
+    """The configured source `TYPE:NAME`, made by the connector of its type.
+
+    Raises ConfigError for a type that this version has no connector for, and for values that its connector refuses.
+    """
+    kind, _, name = label.partition(":")
+    if (problem := unsupported_connector(kind)) is not None:
+        raise ConfigError(problem)
+    entry = getattr(config.connectors, kind)[name]
+    keys = {key: getattr(entry, key) for key in type(entry).model_fields if key not in _NOT_ITS_OWN}
+    try:
+        return connectors.make(kind, keys)
+    except ValueError as error:
+        raise ConfigError(f"{label}: {error}") from None

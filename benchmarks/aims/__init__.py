@@ -1,0 +1,1 @@
+"""`make bench`: the engine beside its floor, its peers and itself."""

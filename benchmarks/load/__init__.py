@@ -1,0 +1,1 @@
+"""The schedule of requests, and the account of their outcomes."""

@@ -1,0 +1,1 @@
+"""Results: JSON, text, pages, comparison and thresholds."""

@@ -1,0 +1,1 @@
+"""The targets of a load: REST, MCP, a pool."""

@@ -1,0 +1,115 @@
+"""`engine agent`: list, test, develop and begin agents."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
+from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
+from cli.scripts.publish import add_to
+from cli.scripts.run import Answered, Kind, call_once, script_path, service_for
+
+if TYPE_CHECKING:
+    from agents.agent import AgentPrompt, Call
+    from agents.service import Service
+    from engine.tenant import Tenant
+
+app = App(name="agent", help="List, test, develop and begin agents.")
+
+Args = Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())]
+
+
+class _Agents(Kind):
+    word = "agent"
+    section = "agents"
+    done = "Resolved"
+
+    def names(self, service: "Service", who: "Tenant") -> list[str]:
+        return [info.name for info in service.list_agents(who)]
+
+    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+        source = next(info.source for info in service.list_agents(who) if info.name == name)
+        path = script_path(service.loaded, self.section, name)
+        return f"{source} ({path})" if path else source
+
+    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+        resolved = await service.resolve(name, given, call)
+        return Answered(resolved.prompt.model_dump(mode="json"), _lines(resolved.prompt), resolved.run)
+
+
+AGENTS = _Agents()
+
+
+def _lines(prompt: "AgentPrompt") -> list[str]:
+    """A prompt as text: the system text in full, and the first line of every message."""
+    lines = [
+        f"Tools: {', '.join(prompt.tools) or 'none'}",
+        "",
+        f"System prompt ({len(prompt.system):,} chars):",
+        indented(prompt.system),
+        "",
+        f"Messages ({len(prompt.messages)}):",
+    ]
+    for message in prompt.messages:
+        first, more, _ = message.content.strip().partition("\n")
+        lines.append(f"  [{message.role}] {first}" + (" ..." if more else ""))
+    return lines
+
+
+@app.command(name="list")
+async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
+    """List the agents, with their tools."""
+    async with service_for(config) as (loaded, service):
+        who = await tenant_of(tenant, loaded)
+        async with service.at_hand(who):
+            agents = service.list_agents(who)
+    if as_json:
+        say_json({"agents": [agent.model_dump(mode="json") for agent in agents]})
+    elif not agents:
+        say("No agents.")
+    else:
+        table(
+            (
+                agent.name,
+                shortened(agent.description, DESCRIPTION_WIDTH),
+                f"(tools: {', '.join(agent.tools) or 'none'})",
+                "" if agent.source == "toml" else f"[{agent.source}]",
+            )
+            for agent in agents
+        )
+
+
+@app.command(name="test")
+async def resolve(
+    name: str,
+    /,
+    *,
+    arg: Args = None,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    tenant: TenantName = "default",
+) -> int:
+    """Resolve an agent's prompt and show it, with what it cost."""
+    given, loaded = pairs(arg or [], "--arg"), load(config)
+    return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
+
+
+@app.command(name="dev")
+async def develop(name: str, /, *, arg: Args = None, config: ConfigPath = None, tenant: TenantName = "default") -> int:
+    """Resolve an agent's prompt again on every save of its script, until Ctrl-C."""
+    from cli.scripts.dev import dev
+
+    given, loaded = pairs(arg or [], "--arg"), load(config)
+    return await dev(AGENTS, name, given, loaded, await tenant_of(tenant, loaded))
+
+
+@app.command
+def init(name: str, /, *, config: ConfigPath = None) -> None:
+    """Write agents/NAME.lua, a working script to start from."""
+    from cli.scripts.scaffold import begin
+
+    begin(AGENTS, name, load(config))
+
+
+add_to(app, "agent")

@@ -1,0 +1,198 @@
+"""`engine doctor`: checks everything that the engine needs."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.options import AsJson, ConfigPath, load, shown
+from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_logs, say, say_json
+
+if TYPE_CHECKING:
+    from agents.loading.loader import LoadFailure
+    from engine.config import Config, LoadedConfig
+
+
+@dataclass(slots=True)
+class _Report:
+    """The findings. `code` is the worst exit code so far; `warnings` are about things that work but should change."""
+
+    config: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": None})
+    store: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": "not checked"})
+    embedder: dict[str, Any] = field(default_factory=lambda: {"ok": False, "provider": None, "message": "not checked"})
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    scripts: list[dict[str, Any]] = field(default_factory=list)
+    sandbox: str | None = None
+    warnings: list[str] = field(default_factory=list)
+    code: int = OK
+
+    def worsen(self, code: int) -> None:
+        self.code = max(self.code, code)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.code == OK,
+            "config": self.config,
+            "store": self.store,
+            "embedder": self.embedder,
+            "layers": self.layers,
+            "scripts": self.scripts,
+            "sandbox": self.sandbox,
+            "warnings": self.warnings,
+        }
+
+
+async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
+    """Check the configuration, store, embedder, scripts and sandbox layers.
+
+    Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store cannot be
+    used.
+    """
+    report = _Report()
+    loaded = _check_config(report, config)
+    if loaded is not None:
+        await _check_store(report, loaded.config)
+        _check_embedder(report, loaded.config)
+        if report.store["ok"]:
+            await _check_service(report, loaded)
+    if as_json:
+        say_json(report.as_json())
+    else:
+        _show(report)
+    return report.code
+
+
+def _check_config(report: _Report, path: Path | None) -> "LoadedConfig | None":
+    from engine.config import ConfigError
+
+    try:
+        loaded = load(path, warnings=False)
+    except ConfigError as error:
+        report.config["message"] = str(error)
+        report.worsen(UNUSABLE)
+        return None
+    report.config = {"ok": True, "path": shown(loaded.path) if loaded.path else None, "message": None}
+    report.warnings.extend(loaded.warnings)
+    return loaded
+
+
+async def _check_store(report: _Report, config: "Config") -> None:
+    from knowledge.sqlite.store import open_store
+    from knowledge.store import StoreError
+
+    path = config.db.path
+    report.store = {"ok": True, "path": shown(path), "message": None}
+    if not path.exists():
+        # The first write creates it; a check must not.
+        report.store["message"] = "not there yet: `engine init` or `engine sync` makes it"
+        return
+    try:
+        async with open_store(path, readonly=True) as store:
+            stats = await store.stats()
+    except StoreError as error:
+        report.store |= {"ok": False, "message": str(error)}
+        report.worsen(UNUSABLE)
+    else:
+        counts = plural(stats.documents, "document"), plural(stats.chunks, "chunk")
+        report.store["message"] = f"{counts[0]}, {counts[1]}, {mebibytes(stats.size_bytes)}"
+
+
+def _check_embedder(report: _Report, config: "Config") -> None:
+    provider = config.embedding.provider
+    report.embedder = {"ok": True, "provider": provider, "message": "search is by keyword"}
+    if provider != "disabled":
+        report.embedder |= {"ok": False, "message": f"no embedder {provider!r} is built in; search is by keyword"}
+        report.warnings.append(f"embedding.provider: no embedder {provider!r} is built in")
+
+
+async def _check_service(report: _Report, loaded: "LoadedConfig") -> None:
+    """Open the service as the server does, and check its contents."""
+    from engine.config import ConfigError
+    from engine.engine import SandboxUnavailable
+    from knowledge.store import StoreError
+
+    quiet_logs()
+    try:
+        with _where_a_store_is(loaded) as opened:
+            await _look_at_service(report, opened)
+    except SandboxUnavailable as error:
+        report.sandbox = str(error)
+        report.layers = [asdict(layer) for layer in error.layers]
+        report.worsen(UNUSABLE)
+    except (ConfigError, StoreError) as error:
+        part = report.store if isinstance(error, StoreError) else report.config
+        part |= {"ok": False, "message": str(error)}
+        report.worsen(UNUSABLE)
+    except Exception as error:  # a fault of ours must not prevent the rest of the report
+        report.sandbox = f"internal error: {type(error).__name__}: {error}"
+        report.worsen(UNUSABLE)
+    if report.scripts:
+        report.worsen(FAILED)
+    if any(layer["required"] and layer["state"] != "active" for layer in report.layers):
+        report.worsen(UNUSABLE)
+
+
+@contextmanager
+def _where_a_store_is(loaded: "LoadedConfig") -> Iterator["LoadedConfig"]:
+    """The configuration; if there is no store so far, with a temporary one, as opening the service creates it."""
+    from control.files import control_path
+
+    config = loaded.config
+    with tempfile.TemporaryDirectory() as folder:
+        changed: dict[str, Any] = {}
+        if not control_path(config).exists():
+            changed["tenants"] = config.tenants.model_copy(update={"store": Path(folder) / "control.sqlite"})
+        if not config.db.path.exists():
+            changed["db"] = config.db.model_copy(update={"path": Path(folder) / "empty.sqlite"})
+        yield replace(loaded, config=config.model_copy(update=changed))
+
+
+async def _look_at_service(report: _Report, loaded: "LoadedConfig") -> None:
+    from agents.service import open_service
+    from engine.tenant import DEFAULT_TENANT
+
+    async with open_service(loaded) as service, service.at_hand(DEFAULT_TENANT):
+        report.layers = [asdict(layer) for layer in service.engine.layers]
+        report.scripts = [_failure(failure) for failure in service.failures]
+        report.warnings += [text for text in service.warnings if text not in report.warnings]
+        known = {tool.name for tool in service.list_tools(DEFAULT_TENANT)}
+        for agent in service.list_agents(DEFAULT_TENANT):
+            missing = [name for name in agent.tools if name not in known]
+            report.warnings += [f"agent {agent.name}: nobody provides its tool {name!r}" for name in missing]
+
+
+def _failure(failure: "LoadFailure") -> dict[str, Any]:
+    return {
+        "kind": failure.kind,
+        "name": failure.name,
+        "path": shown(failure.path) if failure.path else None,
+        "line": failure.line,
+        "outcome": failure.outcome.value,
+        "message": failure.message,
+    }
+
+
+def _show(report: _Report) -> None:
+    def line(good: bool, what: str, detail: object) -> None:
+        say(f"{'✓' if good else '✗'} {what:<12} {one_line(detail)}")
+
+    config, store, embedder = report.config, report.store, report.embedder
+    line(config["ok"], "config", config["message"] or config["path"] or "built-in defaults")
+    if config["ok"]:
+        line(store["ok"], "store", f"{store['path']}: {store['message']}" if store["ok"] else store["message"])
+        line(embedder["ok"], "embedder", f"{embedder['provider']}: {embedder['message']}")
+    if report.sandbox:
+        line(False, "sandbox", report.sandbox)
+    for layer in report.layers:
+        good = layer["state"] == "active"
+        need = "" if good else " (required)" if layer["required"] else " (not required)"
+        line(good or not layer["required"], layer["name"], f"{layer['state']}{need} {layer['detail'] or ''}")
+    for script in report.scripts:
+        where = script["path"] or "the configuration"
+        where += f":{script['line']}" if script["line"] else ""
+        line(False, script["kind"], f"{script['name']}: {script['outcome']}: {script['message']} ({where})")
+    for warning in report.warnings:
+        say(f"! {one_line(warning)}")
+    say("Everything is in order." if report.code == OK else "Something is wrong, see ✗ above.")

@@ -1,0 +1,215 @@
+"""The contents of the knowledge store: `engine search`, `get`, `sources`, `stats`, `export`."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from cli.options import AsJson, ConfigPath, TenantName, load, shown, tenant_of
+from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
+
+if TYPE_CHECKING:
+    from engine.config import LoadedConfig
+    from knowledge.sqlite.store import SqliteStore
+    from knowledge.store import Hit
+
+Mode = Literal["keyword", "semantic", "hybrid"]
+
+
+@asynccontextmanager
+async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple["LoadedConfig", "SqliteStore"]]:
+    """The configuration and the tenant's store, open for reading."""
+    from knowledge.sqlite.store import open_store
+    from knowledge.stores import store_path
+
+    loaded = load(path)
+    who = await tenant_of(tenant, loaded)
+    configured = loaded.config.connectors.problems(who.id)
+    async with open_store(store_path(loaded.config.db.path, who.id), readonly=True, configured=configured) as store:
+        yield loaded, store
+
+
+async def search(
+    query: str,
+    /,
+    *,
+    mode: Annotated[Mode, Parameter(help="How to search.")] = "keyword",
+    source: Annotated[str | None, Parameter(help="Only this source: TYPE:NAME, NAME or TYPE.")] = None,
+    since: Annotated[str | None, Parameter(help="Only documents updated since (date or RFC 3339 time).")] = None,
+    limit: Annotated[int | None, Parameter(help="At most this many results, 1 to 100.")] = None,
+    explain: Annotated[bool, Parameter(help="Say how results were found and scored.", negative=())] = False,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    tenant: TenantName = "default",
+) -> None:
+    """Search the knowledge base."""
+    from knowledge.store import SearchQuery
+
+    if limit is not None and not 1 <= limit <= 100:
+        raise Exit(UNUSABLE, f"--limit: expected 1 to 100, got {limit}")
+    since = _time(since, "--since")
+    async with reading(config, tenant) as (loaded, store):
+        limit = limit or loaded.config.retrieval.final_limit
+        answer = await store.search(SearchQuery(query=query, mode=mode, limit=limit, source=source, since=since))
+    if as_json:
+        body: dict[str, Any] = {"results": [asdict(hit) for hit in answer.hits]}
+        say_json(body | ({"warnings": list(answer.warnings)} if answer.warnings else {}))
+        return
+    for warning in answer.warnings:
+        warn(warning)
+    if explain:
+        say(f"Search: mode={mode}, answered by keyword, candidates: every keyword match + 0 vector")
+    if not answer.hits:
+        say("No results.")
+    for number, hit in enumerate(answer.hits, 1):
+        _show_hit(number, hit, explain)
+
+
+def _show_hit(number: int, hit: "Hit", explain: bool) -> None:
+    say(f"{number}. [{hit.score:.2f}] {hit.source} / {one_line(hit.title or hit.source_id)}")
+    if explain:
+        say(f"    scoring: keyword={hit.score:.3f} semantic=none → {hit.score:.3f}")
+    if hit.updated_at:
+        say(f"    updated: {hit.updated_at}")
+    say(f"    source: {hit.source_id}")
+    if hit.source_url:
+        say(f"    url: {hit.source_url}")
+    say(f'    excerpt: "{one_line(hit.snippet)}"')
+    say(f"    id: {hit.id}")
+    say()
+
+
+async def get(
+    document_id: Annotated[str, Parameter(name="ID", help="The id that search prints.")],
+    /,
+    *,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    tenant: TenantName = "default",
+) -> None:
+    """Print one document."""
+    async with reading(config, tenant) as (_, store):
+        document = await store.get(document_id)
+    if document is None:
+        raise Exit(FAILED, f"document not found: {document_id}")
+    fields = asdict(document)
+    if as_json:
+        say_json(fields)
+        return
+    say("--- Document ---")
+    for key, value in fields.items():
+        if key not in ("body", "metadata", "chunks") and value is not None:
+            say(f"{key}: {one_line(value)}")
+    if document.metadata:
+        say(f"metadata: {json.dumps(document.metadata, ensure_ascii=False)}")
+    say("\n--- Body ---")
+    say(document.body)
+    say(f"\n--- Chunks ({len(document.chunks)}) ---")
+    for chunk in document.chunks:
+        say(f"[{chunk.index}] {one_line(chunk.text)}")
+
+
+async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
+    """List the sources, configured or with documents."""
+    async with reading(config, tenant) as (_, store):
+        found = await store.sources()
+    if as_json:
+        say_json({"sources": [asdict(source) for source in found]})
+    elif not found:
+        say("No sources.")
+    else:
+        table(
+            (
+                (
+                    source.source,
+                    "OK" if source.configured else "NOT CONFIGURED",
+                    str(source.healthy).lower(),
+                    source.document_count,
+                    source.chunk_count,
+                    source.notes or "",
+                )
+                for source in found
+            ),
+            heading=("CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"),
+            indent="",
+        )
+
+
+async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
+    """Print how much is in the store."""
+    from knowledge.stores import store_path
+
+    async with reading(config, tenant) as (loaded, store):
+        found = await store.stats()
+    database = shown(store_path(loaded.config.db.path, tenant))
+    if as_json:
+        say_json({"database": database, **asdict(found)})
+        return
+    share = 100 * found.embedded / found.chunks if found.chunks else 0
+    say("Knowledge store")
+    say(f"Database:  {database}")
+    say(f"Size:      {mebibytes(found.size_bytes)}")
+    say(f"Documents: {found.documents:,}")
+    say(f"Chunks:    {found.chunks:,}")
+    say(f"Embedded:  {found.embedded:,} / {found.chunks:,} ({share:.0f}%)")
+    if found.sources:
+        say()
+        now = datetime.now(UTC)
+        table(
+            (
+                (source.source, f"{source.document_count:,}", f"{source.chunk_count:,}", _ago(source.last_sync, now))
+                for source in found.sources
+            ),
+            heading=("SOURCE", "DOCS", "CHUNKS", "LAST SYNC"),
+            indent="",
+        )
+
+
+async def export(
+    *,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="Write to this file, not to standard output.", negative=())
+    ] = None,
+    config: ConfigPath = None,
+    tenant: TenantName = "default",
+) -> None:
+    """Print every document and chunk as JSON."""
+    async with reading(config, tenant) as (_, store):
+        everything = await store.export()
+    if output is None or str(output) == "-":
+        say_json(everything)
+        return
+    with output.open("w", encoding="utf-8") as file:
+        json.dump(everything, file, ensure_ascii=False, indent=2)
+        file.write("\n")
+    counts = plural(len(everything["documents"]), "document"), plural(len(everything["chunks"]), "chunk")
+    note(f"exported {counts[0]} and {counts[1]} to {output}")
+
+
+def _time(text: str | None, option: str) -> str | None:
+    """The time in an option, in the store's form."""
+    from knowledge.times import canonical_time
+
+    try:
+        return None if text is None else canonical_time(text)
+    except ValueError as error:
+        raise Exit(UNUSABLE, f"{option}: {error}") from None
+
+
+def _ago(moment: str | None, now: datetime) -> str:
+    """The time since then, in the largest unit that fits; after thirty days, the date."""
+    if moment is None:
+        return "never"
+    then = datetime.fromisoformat(moment)
+    seconds = max(0, int((now - then).total_seconds()))
+    if seconds > 30 * 86400:
+        return then.strftime("%Y-%m-%d %H:%M")
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            return f"{plural(seconds // size, unit)} ago"
+    return "just now"

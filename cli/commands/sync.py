@@ -1,0 +1,270 @@
+"""`engine sync`: fill the store from the configured sources."""
+
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from cli.options import AsJson, ConfigPath, TenantName, load, tenant_of
+from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, say, say_json, warn
+
+if TYPE_CHECKING:
+    from engine.config import Config, LoadedConfig
+    from engine.tenant import Tenant
+    from knowledge.connectors import Connector
+    from knowledge.sqlite.store import SqliteStore
+    from knowledge.sync import Progress, SyncReport
+
+Form = Literal["human", "json"]
+
+# Bound on the skipped items that are listed by name; further ones are only counted.
+_SKIPPED_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    full: bool = False
+    dry_run: bool = False
+    since: str | None = None
+    until: str | None = None
+    limit: int | None = None
+
+
+async def sync(
+    connector: Annotated[str, Parameter(help="`all`, a TYPE (filesystem) or TYPE:NAME.")],
+    /,
+    *,
+    full: Annotated[bool, Parameter(help="Read and write everything again.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Only say what would be done.", negative=())] = False,
+    since: Annotated[str | None, Parameter(help="Only items changed since (date or RFC 3339 time).")] = None,
+    until: Annotated[str | None, Parameter(help="Only items changed until (date or RFC 3339 time).")] = None,
+    limit: Annotated[int | None, Parameter(help="Write at most this many documents per source.")] = None,
+    progress: Annotated[Form | None, Parameter(help="Progress on standard error; human on a terminal.")] = None,
+    no_progress: Annotated[bool, Parameter(help="No progress.", negative=())] = False,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    tenant: TenantName = "default",
+) -> int:
+    """Bring the store up to date with its sources."""
+    loaded = load(config)
+    who = await tenant_of(tenant, loaded)
+    labels = select(connector, loaded.config, who.id)
+    problems = loaded.config.connectors.problems(who.id)
+    options = _Options(full, dry_run, since, until, limit)
+    form: Form | None = None if no_progress else progress or ("human" if sys.stderr.isatty() else None)
+    supported = {label: _connector(loaded.config, label) for label in labels if not problems[label]}
+    if len(labels) > 1 and not as_json:
+        say(f"Syncing {len(labels)} connector instances...")
+    code, reports = OK, []
+    if supported:
+        async with _writing(loaded, who, dry_run) as store:
+            for label, source in supported.items():
+                report = await _sync_one(store, label, source, loaded.config, options, form)
+                reports.append(report)
+                code = FAILED if report["error"] else code
+                if not as_json:
+                    _show(report)
+    if as_json:
+        say_json({"sources": reports})
+    if missing := sorted({problem for label in labels if (problem := problems[label])}):
+        raise Exit(UNUSABLE, "; ".join(missing))
+    return code
+
+
+def select(asked: str, config: "Config", tenant: str = "default") -> tuple[str, ...]:
+    """The tenant's labels that match `all`, TYPE or TYPE:NAME. Raises Exit if none does."""
+    labels = config.connectors.labels(tenant)
+    kind = asked.partition(":")[0]
+    found = tuple(label for label in labels if asked == "all" or asked in (label, label.partition(":")[0]))
+    if found:
+        return found
+    whose = "" if tenant == "default" else f" for tenant {tenant!r}"
+    configured = f"configured{whose}: {', '.join(labels) or 'none'}"
+    if asked == "all" and whose:
+        raise Exit(UNUSABLE, f'no connectors are configured{whose}; tenants = ["{tenant}"] in the table of one adds it')
+    if asked == "all":
+        raise Exit(UNUSABLE, "no connectors are configured; add a table like [connectors.filesystem.docs]")
+    types = tuple(type(config.connectors).model_fields)
+    if kind not in types:
+        raise Exit(UNUSABLE, f"unknown connector {asked!r}; use all, {', '.join(types)} or TYPE:NAME; {configured}")
+    if asked in types:
+        raise Exit(UNUSABLE, f"no {asked} connectors are configured; {configured}")
+    raise Exit(UNUSABLE, f"unknown connector {asked!r}; {configured}")
+
+
+async def fill_if_empty(loaded: "LoadedConfig") -> None:
+    """Sync every filesystem connector if the store has no documents, and print one line for each source."""
+    from knowledge.sqlite.store import open_store
+
+    labels = [label for label in loaded.config.connectors.labels() if label.startswith("filesystem:")]
+    if not labels:
+        return
+    async with open_store(loaded.config.db.path, create=True) as store:
+        if (await store.stats()).documents:
+            return
+        for label in labels:
+            report = await _sync_one(store, label, _connector(loaded.config, label), loaded.config, _Options(), None)
+            if report["error"]:
+                warn(f"{label} could not be read: {report['error']}")
+            else:
+                say(f"Filled {label}: {plural(report['upserted'], 'document')}, {plural(report['chunks'], 'chunk')}")
+
+
+@asynccontextmanager
+async def _writing(loaded: "LoadedConfig", who: "Tenant", dry_run: bool) -> AsyncIterator["SqliteStore"]:
+    from knowledge.sqlite.store import open_store
+    from knowledge.stores import store_path
+
+    path = store_path(loaded.config.db.path, who.id)
+    configured = loaded.config.connectors.problems(who.id)
+    if dry_run and not path.exists():
+        # A dry run creates nothing: without a store, it compares with an empty temporary one.
+        with tempfile.TemporaryDirectory() as folder:
+            async with open_store(Path(folder) / "empty.sqlite", create=True, configured=configured) as store:
+                yield store
+        return
+    room = await _room(loaded, who)
+    async with open_store(path, create=not dry_run, readonly=dry_run, configured=configured, max_bytes=room) as store:
+        yield store
+
+
+async def _room(loaded: "LoadedConfig", who: "Tenant") -> int | None:
+    """Bound on the size of the tenant's documents: its quota less the size of its published packages."""
+    from control.store import open_configured
+
+    tenants = loaded.config.tenants
+    if not tenants.enabled:
+        return None
+    bound = who.quotas.get("stored_bytes", tenants.quota["stored_bytes"])
+    assert bound is not None
+    async with open_configured(loaded.config) as control:
+        packages = await control.versions.stored_bytes(who.id)
+    return max(0, int(bound) - packages)
+
+
+def _connector(config: "Config", label: str) -> "Connector":
+    from agents.sources import connector
+    from engine.config import ConfigError
+
+    try:
+        return connector(config, label)
+    except ConfigError as error:
+        raise Exit(UNUSABLE, str(error)) from None
+
+
+async def _sync_one(
+    store: "SqliteStore", label: str, connector: "Connector", config: "Config", options: _Options, form: Form | None
+) -> dict[str, Any]:
+    """Synchronise one source. Returns a summary as JSON, with `error` if the source could not be read."""
+    from knowledge.connectors import ConnectorError
+    from knowledge.sync import SyncReport
+    from knowledge.sync import sync as sync_source
+
+    with _progress(form) as tell:
+        try:
+            report = await sync_source(
+                store,
+                label,
+                connector,
+                full=options.full,
+                dry_run=options.dry_run,
+                since=options.since,
+                until=options.until,
+                limit=options.limit,
+                on_progress=tell,
+                max_tokens=config.chunking.max_tokens,
+                overlap_tokens=config.chunking.overlap_tokens,
+            )
+        except ConnectorError as error:
+            return _as_json(SyncReport(label, options.dry_run), str(error))
+        except ValueError as error:
+            raise Exit(UNUSABLE, str(error)) from None
+    return _as_json(report, None)
+
+
+def _as_json(report: "SyncReport", error: str | None) -> dict[str, Any]:
+    skipped = [{"source_id": source_id, "reason": reason} for source_id, reason in report.skipped]
+    return {**asdict(report), "skipped": skipped, "error": error}
+
+
+def _show(report: dict[str, Any]) -> None:
+    say(f"sync {report['source']}" + (" (dry-run)" if report["dry_run"] else ""))
+    if report["error"]:
+        note(f"error: {report['source']}: {report['error']}")
+        return
+    if report["dry_run"]:
+        say(f"  items found: {report['fetched']:,}")
+        say(f"  documents to write: {report['upserted']:,}")
+        say(f"  estimated chunks: {report['chunks']:,}")
+    else:
+        say(f"  fetched: {report['fetched']:,} items")
+        say(f"  upserted documents: {report['upserted']:,}")
+        say(f"  chunks written: {report['chunks']:,}")
+    say(f"  unchanged: {report['unchanged']:,}")
+    say(f"  deleted: {report['deleted']:,}")
+    say(f"  extraction skipped: {len(report['skipped']):,}")
+    for item in report["skipped"][:_SKIPPED_SHOWN]:
+        say(f"    {item['source_id']}: {item['reason']}")
+    if len(report["skipped"]) > _SKIPPED_SHOWN:
+        say(f"    and {len(report['skipped']) - _SKIPPED_SHOWN:,} more")
+    say("ok")
+
+
+# ---- progress ---------------------------------------------------------------------------------------------------
+
+Tell = Callable[["Progress"], None]
+
+
+@contextmanager
+def _progress(form: Form | None) -> Iterator[Tell]:
+    """Show the progress of a sync, for one source."""
+    if form == "human" and sys.stderr.isatty():
+        with _bar() as tell:
+            yield tell
+        return
+    yield {"human": _tell_human, "json": _tell_json, None: lambda progress: None}[form]
+
+
+@contextmanager
+def _bar() -> Iterator[Tell]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sync", total=None)
+
+        def tell(progress: "Progress") -> None:
+            description = f"sync {progress.source}  {progress.phase}"
+            bar.update(task, description=description, completed=progress.n, total=progress.total)
+
+        yield tell
+
+
+def _is_news(progress: "Progress") -> bool:
+    """Whether to print a line: for every tenth item and the last one only, to keep the output short."""
+    return progress.n % 10 == 0 or progress.n == progress.total
+
+
+def _tell_human(progress: "Progress") -> None:
+    if progress.phase == "discovering":
+        if progress.n == 0:
+            note(f"sync {progress.source}  discovering...")
+    elif _is_news(progress):
+        note(f"sync {progress.source}  ingesting  {progress.n:,} / {progress.total or 0:,} items")
+
+
+def _tell_json(progress: "Progress") -> None:
+    line: dict[str, Any] = {"event": "progress", "connector": progress.source, "phase": progress.phase}
+    if progress.phase == "discovering":
+        if progress.n == 0:
+            note(json.dumps(line))
+    elif _is_news(progress):
+        note(json.dumps({**line, "n": progress.n, "total": progress.total}))

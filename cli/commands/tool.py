@@ -1,0 +1,164 @@
+"""`engine tool`: list, test, develop and begin tools."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
+from cli.output import DESCRIPTION_WIDTH, FAILED, Exit, indented, say_json, shortened, table
+from cli.scripts.publish import add_to
+from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for
+
+if TYPE_CHECKING:
+    from agents.agent import Call
+    from agents.service import Service
+    from agents.tool import ToolInfo
+    from engine.config import LoadedConfig
+    from engine.tenant import Tenant
+
+app = App(name="tool", help="List, test, develop and begin tools.")
+
+Params = Annotated[
+    list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
+]
+NameOrPath = Annotated[str, Parameter(help="A tool's name, or a script's path: it has a / or ends in .lua.")]
+
+
+class _Tools(Kind):
+    word = "tool"
+    section = "tools"
+    done = "Called"
+
+    def names(self, service: "Service", who: "Tenant") -> list[str]:
+        return [info.name for info in service.list_tools(who)]
+
+    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+        info = _info(service, name, who)
+        source = _type(service, who, info) if info else ""
+        path = script_path(service.loaded, self.section, name)
+        return f"{source} ({path})" if path else source
+
+    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+        info = _info(service, name, call.tenant)
+        called = await service.call_tool(name, parse_params(given, info.parameters if info else {}), call)
+        shown = json.dumps(called.value, ensure_ascii=False, indent=2)
+        return Answered({"result": called.value}, ["", "Result:", indented(shown)], called.run)
+
+
+TOOLS = _Tools()
+
+
+def _info(service: "Service", name: str, who: "Tenant") -> "ToolInfo | None":
+    return next((info for info in service.list_tools(who) if info.name == name), None)
+
+
+def _type(service: "Service", who: "Tenant", info: "ToolInfo") -> str:
+    if info.builtin:
+        return "built-in"
+    if info.name not in service.registry.configured(who.id)[1]:
+        return "lua"  # a published tool, which is always Lua
+    # The first of two with one name. A tool that is not in the configuration is from an installed package: Python.
+    kind = next((kind for kind, name, _ in service.loaded.config.tools.in_order() if name == info.name), "python")
+    return "lua" if kind == "script" else kind
+
+
+def parse_params(given: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `--param` by their declared types: text stays text, all others are parsed as JSON.
+
+    A value without a declared type is parsed as JSON if it is valid JSON, else it is text. Raises Exit for a value that
+    is not valid JSON although its type needs JSON.
+    """
+    declared = schema.get("properties", {})
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        kind = declared.get(name, {}).get("type")
+        kinds = [kind] if isinstance(kind, str) else list(kind or ())
+        if "string" in kinds:
+            values[name] = text
+            continue
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            if kinds:
+                expected = " or ".join(kinds)
+                raise Exit(FAILED, f"--param {name}: expected {expected} as JSON, got {text!r}") from None
+            values[name] = text
+    return values
+
+
+def _named(tool: str, loaded: "LoadedConfig") -> tuple[str, "LoadedConfig"]:
+    """A tool's name, and the configuration that has it: for a path, one with only this script and no grants."""
+    from engine.config import ScriptEntry
+
+    if "/" not in tool and not tool.endswith(".lua"):
+        return tool, loaded
+    path = Path(tool).absolute()
+    # A name for messages only. As it keeps the file's extension, it cannot be that of a builtin tool.
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", path.name)[-64:]
+    return name, replace(loaded, config=only(loaded.config, TOOLS, name, ScriptEntry(path=path)))
+
+
+@app.command(name="list")
+async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
+    """List the tools."""
+    async with service_for(config) as (loaded, service):
+        who = await tenant_of(tenant, loaded)
+        async with service.at_hand(who):
+            tools = service.list_tools(who)
+            types = [_type(service, who, tool) for tool in tools]
+    if as_json:
+        fields = {"name", "description", "builtin", "parameters"}
+        say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
+        return
+    table(
+        (
+            (tool.name, kind, shortened(tool.description, DESCRIPTION_WIDTH))
+            for tool, kind in zip(tools, types, strict=True)
+        ),
+        heading=("TOOL", "TYPE", "DESCRIPTION"),
+        indent="",
+    )
+
+
+@app.command(name="test")
+async def call(
+    tool: NameOrPath,
+    /,
+    *,
+    param: Params = None,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    tenant: TenantName = "default",
+) -> int:
+    """Call a tool and show its answer, with what it cost."""
+    given = pairs(param or [], "--param")
+    name, loaded = _named(tool, load(config))
+    return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
+
+
+@app.command(name="dev")
+async def develop(
+    tool: NameOrPath, /, *, param: Params = None, config: ConfigPath = None, tenant: TenantName = "default"
+) -> int:
+    """Call a tool again on every save of its script, until Ctrl-C."""
+    from cli.scripts.dev import dev
+
+    given = pairs(param or [], "--param")
+    name, loaded = _named(tool, load(config))
+    return await dev(TOOLS, name, given, loaded, await tenant_of(tenant, loaded))
+
+
+@app.command
+def init(name: str, /, *, config: ConfigPath = None) -> None:
+    """Write tools/NAME.lua, a working script to start from."""
+    from cli.scripts.scaffold import begin
+
+    begin(TOOLS, name, load(config))
+
+
+add_to(app, "tool")

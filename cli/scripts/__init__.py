@@ -1,0 +1,1 @@
+"""The parts of `engine agent` and `engine tool` that work on one script."""

@@ -1,0 +1,165 @@
+"""`engine agent publish|versions|activate|approve|deprecate`, and the same for `engine tool`.
+
+They write to the control store. A running server sees the change with the next request.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from cli.options import AsJson, ConfigPath, TenantName, load, tenant_of
+from cli.output import FAILED, Exit, say, say_json, table, warn
+
+if TYPE_CHECKING:
+    from agents.package import Root
+    from agents.publishing.publish import Action, Deciding
+    from control.identity import Identity
+    from engine.tenant import Tenant
+
+Folder = Annotated[Path, Parameter(help="A folder with a manifest.toml or manifest.json, a script, and what it reads.")]
+_DIGEST_SHOWN = 12
+
+
+def add_to(app: App, root: "Root") -> None:
+    """Add the commands on published versions to the commands of agents or of tools."""
+
+    async def publish(
+        folder: Folder, /, *, tenant: TenantName = "default", config: ConfigPath = None, as_json: AsJson = False
+    ) -> None:
+        await _publish(root, folder, tenant, config, as_json=as_json)
+
+    async def versions(
+        name: str, /, *, tenant: TenantName = "default", config: ConfigPath = None, as_json: AsJson = False
+    ) -> None:
+        await _versions(root, name, tenant, config, as_json=as_json)
+
+    app.command(publish, help=f"Publish a folder as a version of {_a(root)}; say what it asks for.")
+    app.command(versions, help=f"List the published versions of {_a(root)}.")
+    for action, does in (
+        ("activate", "Let a published version be the one that is called."),
+        ("approve", "Let a version have all that it asks for, and activate it."),
+        ("deprecate", "Take a version out of service, for good."),
+    ):
+        app.command(_changing(root, action), name=action, help=does)  # type: ignore[arg-type]
+
+
+def _changing(root: "Root", action: "Action") -> Callable[..., Awaitable[None]]:
+    async def change(
+        name: str,
+        version: str,
+        /,
+        *,
+        tenant: TenantName = "default",
+        config: ConfigPath = None,
+        as_json: AsJson = False,
+    ) -> None:
+        async with _deciding(config, tenant) as (deciding, whose, who):
+            _show(root, await deciding.change(whose, who, root, name, version, action), as_json=as_json)
+
+    return change
+
+
+async def _publish(root: "Root", folder: Path, tenant: str, config: Path | None, *, as_json: bool) -> None:
+    from cli.scripts.package import read_package
+    from cli.scripts.run import opened
+
+    body = read_package(folder)
+    name = body.get("name")
+    if not isinstance(name, str):
+        raise Exit(FAILED, f"{folder}: the manifest has no name")
+    loaded = load(config)
+    whose = await tenant_of(tenant, loaded)
+    async with opened(loaded) as service:
+        published = await service.publishing.publish(whose, _console(whose), root, name, body)
+    for warning in published.version["warnings"]:
+        warn(warning)
+    _show(root, published.version, as_json=as_json)
+
+
+async def _versions(root: "Root", name: str, tenant: str, config: Path | None, *, as_json: bool) -> None:
+    async with _deciding(config, tenant) as (deciding, whose, who):
+        found = await deciding.history(whose, who, root, name)
+    if as_json:
+        say_json({"versions": found})
+        return
+    table(
+        (
+            (each["version"], _state(each), each["published_at"], each["digest"][:_DIGEST_SHOWN], _asks(each))
+            for each in found
+        ),
+        heading=("VERSION", "STATE", "PUBLISHED", "DIGEST", "ASKS FOR"),
+        indent="",
+    )
+
+
+@asynccontextmanager
+async def _deciding(config: Path | None, tenant: str) -> AsyncIterator[tuple["Deciding", "Tenant", "Identity"]]:
+    """The decisions about versions, on the control store only: they need no worker."""
+    import trio
+
+    from agents.publishing.publish import Deciding
+    from control.store import open_configured
+    from engine.tenant import bind_limits
+
+    loaded = load(config)
+    limits = loaded.config.limits
+    bound = partial(_bound, bind_limits, limits.defaults, limits.max)
+
+    async def renew(name: str) -> None:
+        await trio.lowlevel.checkpoint()  # a running server detects the change by itself
+
+    whose = await tenant_of(tenant, loaded)
+    async with open_configured(loaded.config) as control:
+        yield Deciding(control, bound, renew), whose, _console(whose)
+
+
+def _bound(bind: Any, defaults: Any, ceilings: Any, asked: dict[str, float], tenant: "Tenant") -> Any:
+    return bind(asked, tenant, defaults, ceilings)
+
+
+def _console(whose: "Tenant") -> "Identity":
+    """The identity of the console: write access to the engine's files allows everything."""
+    from control.identity import Identity
+    from control.records import SCOPES
+
+    @dataclass(frozen=True, slots=True)
+    class Console(Identity):
+        @property
+        def actor(self) -> str:
+            return "cli"
+
+    return Console(whose, None, frozenset(SCOPES), operator=True)
+
+
+def _show(root: "Root", version: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        say_json(version)
+        return
+    named = f"{version['name']} {version['version']}"
+    say(f"{root.capitalize()} {named} ({version['digest'][:_DIGEST_SHOWN]}): {_state(version)}")
+    if version["asks"]:
+        say(f"It asks for more than was approved: {_asks(version)}")
+        say(f"To approve that: engine {root} approve {named}")
+
+
+def _state(version: dict[str, Any]) -> str:
+    if version["deprecated"]:
+        return "deprecated"
+    if version["active"]:
+        return "active"
+    return "waits for approval" if version["asks"] else "inactive"
+
+
+def _asks(version: dict[str, Any]) -> str:
+    from control.versions.grants import parse_grants
+
+    return str(parse_grants(version["asks"])) if version["asks"] else ""
+
+
+def _a(root: "Root") -> str:
+    return "an agent" if root == "agent" else "a tool"

@@ -1,0 +1,152 @@
+"""The audit log: every control action with its outcome, and the host calls that were denied to scripts.
+
+A control action is one transaction that also writes its row; a refused one leaves a row with the code of the refusal
+and changes nothing else. Actions are the operator's and few, and their rows stay. Denied calls are the scripts' to
+cause, as often as they like: repeats become one row, and each tenant has so many rows a moment, so many at all.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+import structlog
+import trio
+
+from control import tables
+from control.database import Database, Work
+from control.records import AuditRow, storable
+from engine.errors import Code, Problem
+from storage.lanes import rows
+
+T = TypeVar("T")
+
+log = structlog.get_logger("engine.control")
+
+FLUSH_EVERY_S = 0.5
+# Different scripts and calls of one tenant between two flushes; of more, the first ones are kept.
+ROWS_A_FLUSH = 20
+# Rows of denied calls that are kept of one tenant, the newest.
+ROWS_KEPT = 1000
+ACTION = "call"
+OUTCOME = "denied"
+
+_INSERT = "INSERT INTO audit(at, actor, action, target, outcome, tenant) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+class AuditLog:
+    """Writes the rows, and finds them. Every async method may raise Problem `unavailable`.
+
+    `actor` is `cli`, `operator` or `key:ID`.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        self._denied = DeniedCalls(clock)
+
+    async def act(self, actor: str, action: str, target: str, tenant: str | None, work: Work[T]) -> T:
+        """One control action: `work` and its audit row in one transaction.
+
+        A Problem that `work` raises undoes it, leaves an audit row with its code, and comes out.
+        """
+
+        def both(db: apsw.Connection) -> T:
+            answer = work(db)
+            self._note(db, actor, action, target, "ok", tenant)
+            tables.advance(db)
+            return answer
+
+        try:
+            return await self._database.write(both)
+        except Problem as problem:
+            await self.note_refusal(actor, action, target, tenant, problem)
+            raise
+
+    async def note_refusal(self, actor: str, action: str, target: str, tenant: str | None, problem: Problem) -> None:
+        """Write the row of an action that was refused. None of `unavailable`: a store that failed takes no row."""
+        if problem.code is not Code.UNAVAILABLE:
+            code = problem.code.value
+            await self._database.write(lambda db: self._note(db, actor, action, target, code, tenant))
+
+    def _note(
+        self, db: apsw.Connection, actor: str, action: str, target: str, outcome: str, tenant: str | None
+    ) -> None:
+        db.execute(_INSERT, (self._clock(), actor, action, storable(target), outcome, tenant and storable(tenant)))
+
+    async def last(self, *, tenant: str | None = None, since: float | None = None, limit: int = 1000) -> list[AuditRow]:
+        """The last `limit` rows, oldest first; of a tenant (also one that is gone), since a time."""
+
+        def find(db: apsw.Connection) -> list[AuditRow]:
+            found = rows(
+                db,
+                "SELECT at, actor, action, target, outcome, tenant FROM audit "
+                "WHERE (:tenant IS NULL OR tenant = :tenant) AND (:since IS NULL OR at >= :since) "
+                "ORDER BY n DESC LIMIT :limit",
+                {"tenant": tenant, "since": since, "limit": limit},
+            )
+            return [AuditRow(*row) for row in reversed(found)]
+
+        return await self._database.read(find)
+
+    def note_denied(self, tenant: str, script: str, call: str) -> None:
+        """A host call was denied to a script. At once: `keep` writes the row, of repeats one."""
+        self._denied.note(tenant, storable(script), storable(call))
+
+    async def keep(self) -> None:
+        """Write denied calls as they come, until cancelled; the last ones are written then."""
+        await self._denied.keep(self._database)
+
+
+class DeniedCalls:
+    """Collects denied calls, and writes them now and then."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # Tenant -> (script, call) -> when it was first denied since the last flush.
+        self._waiting: dict[str, dict[tuple[str, str], float]] = {}
+        self._some = trio.Event()
+
+    def note(self, tenant: str, script: str, call: str) -> None:
+        """A host call was denied."""
+        waiting = self._waiting.setdefault(tenant, {})
+        if len(waiting) < ROWS_A_FLUSH:
+            waiting.setdefault((script, call), self._clock())
+        self._some.set()
+
+    async def keep(self, database: Database) -> None:
+        """Write what is noted, until cancelled; what was noted last is written then."""
+        try:
+            while True:
+                await self._some.wait()
+                await trio.sleep(FLUSH_EVERY_S)
+                await self._flush(database)
+        finally:
+            with trio.CancelScope(shield=True):  # bounded by the wait for the file's lock
+                await self._flush(database)
+
+    async def _flush(self, database: Database) -> None:
+        noted, self._waiting, self._some = self._waiting, {}, trio.Event()
+        if not noted:
+            return
+
+        def write(db: apsw.Connection) -> None:
+            for tenant, calls in noted.items():
+                db.executemany(
+                    _INSERT,
+                    [(at, f"script:{script}", ACTION, call, OUTCOME, tenant) for (script, call), at in calls.items()],
+                )
+                db.execute(
+                    "DELETE FROM audit WHERE tenant = ?1 AND action = ?2 AND n <= (SELECT n FROM audit "
+                    "WHERE tenant = ?1 AND action = ?2 ORDER BY n DESC LIMIT 1 OFFSET ?3)",
+                    (tenant, ACTION, ROWS_KEPT),
+                )
+
+        try:
+            await database.write(write)
+        except Problem as problem:
+            # They were in the run's own log as well; keeping them until the store is back would have no bound.
+            log.error(
+                "denied calls are missing from the audit log",
+                rows=sum(map(len, noted.values())),
+                reason=problem.message,
+            )

@@ -1,0 +1,34 @@
+"""The sender of a request: the tenant, the key and what that key may do. Pure."""
+
+from dataclasses import dataclass
+
+from control.records import SCOPES, TenantRecord
+from engine.tenant import DEFAULT_TENANT, Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The sender of a request. `key_id` is None for the operator's key, and where no keys are required.
+
+    `scopes` are what the key may do for its tenant; `operator` may do everything, for every tenant.
+    """
+
+    tenant: Tenant
+    key_id: str | None
+    scopes: frozenset[str]
+    operator: bool
+
+    @property
+    def actor(self) -> str:
+        """How the audit log names it."""
+        return f"key:{self.key_id}" if self.key_id is not None else "operator" if self.operator else "anonymous"
+
+
+# Without tenants: any client may do everything but what the machine's owner alone may (`LOCAL`).
+ANONYMOUS = Identity(DEFAULT_TENANT, None, frozenset(SCOPES), operator=False)
+LOCAL = Identity(DEFAULT_TENANT, None, frozenset(SCOPES), operator=True)
+
+
+def tenant_of(record: TenantRecord) -> Tenant:
+    """The tenant as the engine knows it, with what was said for it alone."""
+    return Tenant(record.name, record.weight, record.ceilings, record.quotas)

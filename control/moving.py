@@ -1,0 +1,295 @@
+"""Moving a tenant to another machine, and copying everything while it is served.
+
+An export is a tar with `tenant.json` (every row of the control store that is the tenant's; keys as digests and secrets
+as sealed, so that both work where `secrets_key` is the same) and `knowledge.sqlite.store`. Copies are made by SQLite's
+backup, so each is of one moment although others go on writing.
+"""
+
+import base64
+import binascii
+import hashlib
+import io
+import json
+import os
+import secrets
+import tarfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import trio
+
+from control import tables
+from control.files import knowledge_path
+from control.records import check_tenant_name
+from control.store import ControlStore
+from control.versions.records import head_of
+from engine.errors import Code, Problem
+from knowledge.sqlite.store import open_store
+from knowledge.store import StoreError
+from storage.lanes import rows
+
+FORMAT = 1
+_ROWS, _KNOWLEDGE = "tenant.json", "knowledge.sqlite"
+_MAX_ROWS_BYTES = 512 * 1024 * 1024
+_PAGES_A_STEP = 4096
+_CHUNK = 1024 * 1024
+
+
+# ---- out --------------------------------------------------------------------------------------------------------
+
+
+async def export_tenant(control: ControlStore, db_path: Path, tenant: str, to: Path, *, actor: str) -> None:
+    """Write all that a tenant has into a new tar, readable by its owner alone. It may be served meanwhile.
+
+    Raises Problem: not_found; conflict, for a file that is there; and OSError.
+    """
+    if await trio.to_thread.run_sync(to.exists):
+        raise Problem(Code.CONFLICT, f"{to.name} is there already; an export never overwrites")
+
+    def collect(db: apsw.Connection) -> dict[str, Any]:
+        found = rows(db, "SELECT * FROM tenants WHERE name = ?", (tenant,))
+        if not found or found[0][0] != tenant:
+            raise Problem(Code.NOT_FOUND, f"there is no tenant {tenant[:64]!r}")
+        held = {"tenants": {"columns": _columns(db, "tenants"), "rows": _plain(found)}}
+        for table in tables.tenant_tables(db):
+            found = rows(db, f'SELECT * FROM "{table}" WHERE tenant = ?', (tenant,))
+            held[table] = {"columns": _columns(db, table), "rows": _plain(found)}
+        return {"format": FORMAT, "tenant": tenant, "tables": held}
+
+    everything = await control.audit.act(actor, "tenant.export", tenant, tenant, collect)
+    text = json.dumps(everything).encode()
+    await trio.to_thread.run_sync(_write_tar, to, text, knowledge_path(db_path, tenant))
+
+
+def _write_tar(to: Path, text: bytes, knowledge: Path) -> None:
+    beside = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
+    copied = beside.with_name(beside.name + ".sqlite")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+            _add(tar, _ROWS, len(text), io.BytesIO(text))
+            if knowledge.exists():
+                copy_database(knowledge, copied)
+                with copied.open("rb") as database:
+                    _add(tar, _KNOWLEDGE, copied.stat().st_size, database)
+        os.link(beside, to)  # fails where something took the name meanwhile
+    finally:
+        beside.unlink(missing_ok=True)
+        copied.unlink(missing_ok=True)
+
+
+def _add(tar: tarfile.TarFile, name: str, size: int, content: Any) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o600
+    tar.addfile(member, content)
+
+
+def copy_database(source: Path, to: Path) -> None:
+    """Copy a SQLite file as it is at one moment, while others write to it. `to` is its owner's alone."""
+    to.touch(mode=0o600)
+    reading = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+    writing = apsw.Connection(str(to))
+    try:
+        reading.set_busy_timeout(5_000)
+        with writing.backup("main", reading, "main") as backup:
+            while not backup.done:
+                backup.step(_PAGES_A_STEP)
+        writing.pragma("journal_mode", "delete")  # one file, without a log beside it
+    finally:
+        writing.close()
+        reading.close()
+
+
+async def back_up(control: ControlStore, db_path: Path, folder: Path, *, actor: str) -> list[str]:
+    """Copy the control store and the knowledge of every tenant into a new folder; the names of what was written.
+
+    Put in the places that the configuration names, the copies are the engine as it was. Raises Problem conflict for a
+    folder that is there, and OSError.
+    """
+    names = [record.name for record in await control.tenants.all()]
+    await trio.to_thread.run_sync(_new_folder, folder)
+    await control.audit.act(actor, "backup", folder.name, None, lambda db: None)
+    written = []
+    sources = [(control.path, control.path.name)]
+    for name in names:
+        path = knowledge_path(db_path, name)
+        sources.append((path, path.name if path == db_path else f"tenants/{path.name}"))
+    for source, name in sources:
+        if await trio.to_thread.run_sync(source.exists):
+            target = folder / name
+            await trio.to_thread.run_sync(partial(target.parent.mkdir, exist_ok=True, mode=0o700))
+            await trio.to_thread.run_sync(copy_database, source, target)
+            written.append(name)
+    return written
+
+
+def _new_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise Problem(Code.CONFLICT, f"{folder.name} is there already; a back-up never overwrites") from None
+
+
+# ---- in ---------------------------------------------------------------------------------------------------------
+
+
+async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, actor: str) -> str:
+    """Take in a tenant from an export; its name. Its keys, secrets and figures come along, the audit log does not.
+
+    It is suspended until everything is there: what stops this midway leaves a suspended tenant to delete.
+    Raises Problem: bad_request (no export, or not to be trusted), conflict (the tenant, or a key of it, is here),
+    unavailable (its secrets do not open with the secrets key of this machine), and OSError.
+    """
+    folder = db_path.parent / "tenants"
+    await trio.to_thread.run_sync(partial(folder.mkdir, parents=True, exist_ok=True))
+    beside = folder / f".import.{secrets.token_hex(6)}"
+    try:
+        everything, has_knowledge = await trio.to_thread.run_sync(_read_tar, file, beside)
+        name = _name_of(everything)
+        if has_knowledge:
+            await _check_knowledge(beside)
+        held = await trio.to_thread.run_sync(_with_heads, name, everything["tables"])
+        state = "active"
+
+        def insert(db: apsw.Connection) -> None:
+            nonlocal state
+            if rows(db, "SELECT 1 FROM tenants WHERE name = ?", (name,)):
+                raise Problem(Code.CONFLICT, f"tenant {name!r} is here already; delete it first, or keep it")
+            _insert(db, name, held)
+            state = rows(db, "SELECT state FROM tenants WHERE name = ?", (name,))[0][0]
+            db.execute("UPDATE tenants SET state = 'suspended' WHERE name = ?", (name,))
+
+        await control.audit.act(actor, "tenant.import", name, name, insert)
+        try:
+            await control.secrets.opened(name)
+            if has_knowledge:
+                await trio.to_thread.run_sync(os.replace, beside, knowledge_path(db_path, name))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await control.tenants.delete(name, actor=actor)
+            raise
+        await control.tenants.set_state(name, "active" if state == "active" else "suspended", actor=actor)
+        return name
+    finally:
+        await trio.to_thread.run_sync(partial(beside.unlink, missing_ok=True))
+
+
+def _read_tar(file: Path, beside: Path) -> tuple[dict[str, Any], bool]:
+    """What an export holds; its database is written to `beside`. Nothing else in it is looked at, or may be there."""
+    try:
+        with tarfile.open(file, mode="r:") as tar:
+            return _members(tar, beside)
+    except (tarfile.TarError, EOFError, UnicodeDecodeError, ValueError, RecursionError):
+        raise _no_export("it is not a tar with tenant.json") from None
+
+
+def _members(tar: tarfile.TarFile, beside: Path) -> tuple[dict[str, Any], bool]:
+    everything: Any = None
+    has_knowledge = False
+    for member in tar:
+        content = tar.extractfile(member) if member.isreg() else None
+        if content is None or member.name not in (_ROWS, _KNOWLEDGE):
+            raise _no_export(f"it holds {member.name[:80]!r}")
+        if member.name == _ROWS:
+            if member.size > _MAX_ROWS_BYTES:
+                raise _no_export(f"tenant.json is larger than {_MAX_ROWS_BYTES} bytes")
+            everything = json.load(content)
+        else:
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as database:
+                while part := content.read(_CHUNK):
+                    database.write(part)
+            has_knowledge = True
+    if not isinstance(everything, dict) or everything.get("format") != FORMAT:
+        raise _no_export(f"tenant.json is missing, or not of format {FORMAT}")
+    return everything, has_knowledge
+
+
+async def _check_knowledge(path: Path) -> None:
+    try:
+        async with open_store(path, readonly=True) as store:
+            await store.stats()
+    except StoreError:
+        raise _no_export("knowledge.sqlite is no knowledge store of this version") from None
+    for ending in ("-wal", "-shm"):
+        await trio.to_thread.run_sync(partial(path.with_name(path.name + ending).unlink, missing_ok=True))
+
+
+def _no_export(why: str) -> Problem:
+    return Problem(Code.BAD_REQUEST, f"the file is no export of a tenant: {why}")
+
+
+def _name_of(everything: Mapping[str, Any]) -> str:
+    name, held = everything.get("tenant"), everything.get("tables")
+    if not isinstance(name, str) or not isinstance(held, dict) or "tenants" not in held:
+        raise _no_export("tenant.json names no tenant")
+    return check_tenant_name(name)
+
+
+def _with_heads(name: str, held: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of an export, its heads made anew: what is called is what the digest says, and nothing else.
+
+    A digest names a folder, and what was approved was approved of this content: neither is the file's to choose.
+    """
+    heads = []
+    packages = held.get("packages") or {}
+    try:
+        for row in packages.get("rows") or ():
+            package = dict(zip(packages["columns"], row, strict=True))
+            content, digest = _value(package["content"]), package["digest"]
+            if hashlib.sha256(content).hexdigest() != digest or package["size"] != len(content):
+                raise ValueError("another content")
+            if (head := head_of(content)) is not None:
+                heads.append([name, digest, *_plain([(head,)])[0]])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _no_export("a package is not what its digest says") from None
+    return {**held, "heads": {"columns": ["tenant", "digest", "head"], "rows": heads}}
+
+
+def _insert(db: apsw.Connection, name: str, held: Mapping[str, Any]) -> None:
+    """Put the rows in. Every table, column and owner is checked: the file is a stranger's until then."""
+    known = ("tenants", *tables.tenant_tables(db))
+    for table, found in held.items():
+        if table not in known:
+            raise _no_export(f"this version knows no table {table[:40]!r}")
+        columns = found.get("columns") if isinstance(found, dict) else None
+        if not isinstance(columns, list) or not set(columns) <= set(_columns(db, table)):
+            raise _no_export(f"{table} has other columns here")
+        owner = "name" if table == "tenants" else "tenant"
+        names = ", ".join(f'"{column}"' for column in columns)
+        sql = f'INSERT INTO "{table}"({names}) VALUES ({", ".join("?" * len(columns))})'
+        for row in found.get("rows") or ():
+            whole = isinstance(row, list) and len(row) == len(columns)
+            if not whole or dict(zip(columns, row, strict=True)).get(owner) != name:
+                raise _no_export(f"a row of {table} is not the tenant's")
+            try:
+                db.execute(sql, [_value(each) for each in row])
+            except apsw.ConstraintError:
+                raise Problem(Code.CONFLICT, f"{table}: a row of the export is another tenant's here") from None
+            except (TypeError, ValueError, binascii.Error):
+                raise _no_export(f"a value of {table} is none") from None
+
+
+def _columns(db: apsw.Connection, table: str) -> list[str]:
+    return [name for (name,) in rows(db, "SELECT name FROM pragma_table_info(?)", (table,))]
+
+
+def _plain(found: list[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows as JSON holds them: bytes as `{"base64": ...}`."""
+    return [
+        [{"base64": base64.b64encode(each).decode()} if isinstance(each, bytes) else each for each in row]
+        for row in found
+    ]
+
+
+def _value(each: Any) -> Any:
+    if isinstance(each, dict):
+        if set(each) != {"base64"}:
+            raise ValueError("no bytes")
+        return base64.b64decode(each["base64"], validate=True)
+    if isinstance(each, list):
+        raise ValueError("a list is no value of a row")
+    return each

@@ -1,0 +1,121 @@
+"""The sums of `engine.usage` on disk: one row for every tenant, agent, key and day, in the control store."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+
+import apsw
+import structlog
+import trio
+
+from control.database import Database
+from engine.errors import Problem
+from engine.usage import AMOUNTS, Account, Book, Sheet, Sums, together
+from storage.lanes import rows
+
+log = structlog.get_logger("engine.usage")
+
+# A power cut loses what ran since the last time at most. Writing is one transaction, whatever was noted.
+FLUSH_S = 5.0
+
+_COLUMNS = (*AMOUNTS, "peak_memory_bytes", "host_calls", "outcomes")
+_SELECT = f"SELECT tenant, agent, key, day, {', '.join(_COLUMNS)} FROM usage"
+
+
+class UsageTable:
+    """The sums on disk. Both methods may raise Problem `unavailable`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, sheet: Sheet) -> None:
+        """Add these sums, all in one transaction, but for tenants that are gone."""
+        await self._database.write(lambda db: _add(db, sheet))
+
+    async def read(self, tenant: str | None = None) -> dict[Account, Sums]:
+        """The sums of one tenant, or of all."""
+        return await self._database.read(lambda db: _read(db, tenant))
+
+
+class UsageLog:
+    """What runs cost: what the book has noted, and what is on disk of it.
+
+    `table` is None where there is one tenant and nothing is kept: then the sums begin with the process.
+    """
+
+    def __init__(self, book: Book, table: UsageTable | None) -> None:
+        self._book = book
+        self._table = table
+        self._flushing = trio.Lock()
+
+    async def flush(self) -> None:
+        """Write down what was noted. Where that fails, nothing is lost: it is tried again. Raises Problem."""
+        if self._table is None:
+            return
+        async with self._flushing:
+            taken = self._book.take()
+            if not taken:
+                return
+            try:
+                await self._table.add(taken)
+            except BaseException:
+                self._book.give_back(taken)
+                raise
+
+    async def of(self, tenant: str) -> dict[Account, Sums]:
+        """The sums of one tenant, up to now. Raises Problem."""
+        if self._table is None:
+            return together(self._book.of(tenant))
+        await self.flush()
+        return await self._table.read(tenant)
+
+    async def keep(self) -> None:
+        """Write down what was noted, now and then, and at the end. Runs until cancelled."""
+        try:
+            while True:
+                await trio.sleep(FLUSH_S)
+                await self._try()
+        finally:
+            with trio.move_on_after(FLUSH_S, shield=True):  # bounded: a store that is locked must not hold up the end
+                await self._try()
+
+    async def _try(self) -> None:
+        try:
+            await self.flush()
+        except Problem as problem:
+            log.error("usage could not be written down; it is tried again", reason=problem.message)
+
+
+def _add(db: apsw.Connection, sheet: Sheet) -> None:
+    there = {name for (name,) in rows(db, "SELECT name FROM tenants")}
+    for account, sums in sheet.items():
+        if account.tenant not in there:
+            continue
+        found = rows(db, f"{_SELECT} WHERE tenant = ? AND agent = ? AND key = ? AND day = ?", account)
+        total = together({account: sums}, dict(map(_from_row, found)))[account]
+        amounts = (*(getattr(total, name) for name in (*AMOUNTS, "peak_memory_bytes")),)
+        places = ", ".join("?" * (len(account) + len(_COLUMNS)))
+        db.execute(
+            f"INSERT OR REPLACE INTO usage(tenant, agent, key, day, {', '.join(_COLUMNS)}) VALUES ({places})",
+            (*account, *amounts, json.dumps(total.host_calls), json.dumps(total.outcomes)),
+        )
+
+
+def _read(db: apsw.Connection, tenant: str | None) -> dict[Account, Sums]:
+    where, bindings = ("", ()) if tenant is None else (" WHERE tenant = ?", (tenant,))
+    return dict(map(_from_row, rows(db, _SELECT + where, bindings)))
+
+
+def _from_row(row: tuple[str | int, ...]) -> tuple[Account, Sums]:
+    account = Account(*map(str, row[:4]))
+    *amounts, peak, host_calls, outcomes = row[4:]
+    runs, queue_us, wall_us, cpu_us, bytes_in, bytes_out = map(int, amounts)
+    sums = Sums(
+        runs, queue_us, wall_us, cpu_us, bytes_in, bytes_out, int(peak), _counter(host_calls), _counter(outcomes)
+    )
+    return account, sums
+
+
+def _counter(text: str | int) -> Counter[str]:
+    found: Mapping[str, int] = json.loads(str(text))
+    return Counter(found)

@@ -1,0 +1,177 @@
+"""What a published version asks for, what of it is new, and who may say yes to that. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.records import check_secret_name
+from engine.egress.rules import HostRule, is_public, parse_rule
+from engine.errors import Code, Problem
+from engine.names import nearest, valid_name
+from sandbox.wire.limits import SPECS
+
+# More of one kind than a reader would check before an approval.
+MAX_OF_A_KIND = 64
+
+_KINDS = ("hosts", "secrets", "env", "tools", "limits")
+_MAX_ENV_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Things of the world, each by name: rules of `allow_hosts` in their canonical form, names of secrets, of
+    environment variables and of tools, and limits (the unit of each is that of its spec).
+    """
+
+    hosts: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, kind) for kind in _KINDS)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every kind, empty ones too."""
+        return {kind: dict(self.limits) if kind == "limits" else list(getattr(self, kind)) for kind in _KINDS}
+
+    def told(self) -> dict[str, Any]:
+        """The kinds that are not empty: what an approval is about."""
+        return {kind: value for kind, value in self.as_json().items() if value}
+
+    def __str__(self) -> str:
+        said = [f"{kind} {', '.join(names)}" for kind in _KINDS[:-1] if (names := getattr(self, kind))]
+        if self.limits:
+            said.append("limits " + ", ".join(f"{name} = {value:g}" for name, value in self.limits.items()))
+        return "; ".join(said) or "nothing"
+
+
+def parse_grants(given: Any) -> Grants:
+    """The grants that a manifest asks for. Raises Problem (400), naming the key."""
+    if given is None:
+        return Grants()
+    if not isinstance(given, dict):
+        raise _bad("grants must be an object")
+    for key in given:
+        if key not in _KINDS:
+            near = nearest(str(key), list(_KINDS))
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KINDS)}"
+            raise _bad(f"grants has no {str(key)[:64]!r}; {hint}")
+    return Grants(
+        hosts=_names(given, "hosts", _host),
+        secrets=_names(given, "secrets", check_secret_name),
+        env=_names(given, "env", _variable),
+        tools=_names(given, "tools", _tool),
+        limits=_limits(given.get("limits", {})),
+    )
+
+
+def beyond(asked: Grants, approved: Grants) -> Grants:
+    """What of `asked` is not in `approved`. A limit is, up to the approved value."""
+    return beyond_of(approved)(asked)
+
+
+def beyond_of(approved: Grants) -> Callable[[Grants], Grants]:
+    """`beyond` for many that ask: a thousand versions may have had 64,000 names approved."""
+    known = {kind: frozenset(getattr(approved, kind)) for kind in _KINDS[:-1]}
+
+    def less(asked: Grants) -> Grants:
+        names = {
+            kind: tuple(name for name in getattr(asked, kind) if name not in there) for kind, there in known.items()
+        }
+        limits = {name: value for name, value in asked.limits.items() if value > approved.limits.get(name, 0)}
+        return Grants(**names, limits=limits)
+
+    return less
+
+
+def joined(several: Iterable[Grants]) -> Grants:
+    """Everything that is in any of them; of a limit, the largest value."""
+    all_of_them = list(several)
+    limits: dict[str, float] = {}
+    for each in all_of_them:
+        for name, value in each.limits.items():
+            limits[name] = max(value, limits.get(name, value))
+    names = {
+        kind: tuple(dict.fromkeys(name for each in all_of_them for name in getattr(each, kind))) for kind in _KINDS[:-1]
+    }
+    return Grants(**names, limits=limits)
+
+
+def for_the_operator(grants: Grants) -> Grants:
+    """What of these a tenant may not grant itself (docs/publishing.md): private addresses, `*`, the environment.
+
+    They reach into the operator's own network and process. Everything else is the tenant's already, or public.
+    """
+    return Grants(hosts=tuple(text for text in grants.hosts if _reaches_inside(parse_rule(text))), env=grants.env)
+
+
+def require_power(asks: Grants, *, operator: bool) -> None:
+    """Raises Problem `forbidden` for what a tenant may not grant itself."""
+    beyond = for_the_operator(asks)
+    if beyond and not operator:
+        raise Problem(
+            Code.FORBIDDEN,
+            f"private addresses, '*' and env are the operator's to grant, and this version asks for {beyond}; "
+            "the operator has to approve it",
+        )
+
+
+def _reaches_inside(rule: HostRule) -> bool:
+    return rule.kind == "any" or (rule.address is not None and not is_public(rule.address))
+
+
+def _bad(message: str) -> Problem:
+    return Problem(Code.BAD_REQUEST, message)
+
+
+def _names(given: Mapping[str, Any], kind: str, check: Callable[[str], str]) -> tuple[str, ...]:
+    names = given.get(kind, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _bad(f"grants.{kind} must be a list of texts")
+    if len(names) > MAX_OF_A_KIND:
+        raise _bad(f"grants.{kind} lists {len(names)} things; the most is {MAX_OF_A_KIND}")
+    return tuple(sorted({check(name) for name in names}))
+
+
+def _host(text: str) -> str:
+    """The rule in one spelling, so that another one is not taken for something new."""
+    try:
+        rule = parse_rule(text)
+    except ValueError as error:
+        raise _bad(f"grants.hosts: {error}, got {text[:80]!r}") from None
+    port = "" if rule.port is None else f":{rule.port}"
+    if rule.address is not None:
+        return (f"[{rule.address}]" if rule.address.version == 6 else str(rule.address)) + port
+    return {"any": "*", "below": f"*{rule.host}"}.get(rule.kind, rule.host) + port
+
+
+def _variable(name: str) -> str:
+    if not 1 <= len(name) <= _MAX_ENV_NAME or not name.isascii() or not name.isprintable() or "=" in name:
+        raise _bad(f"grants.env: {name[:80]!r} cannot name an environment variable")
+    return name
+
+
+def _tool(name: str) -> str:
+    if not valid_name(name):
+        raise _bad(f"grants.tools: {name[:80]!r} cannot name a tool; names are 1 to 64 letters, digits, '_', '.', '-'")
+    return name
+
+
+def _limits(given: Any) -> dict[str, float]:
+    if not isinstance(given, dict):
+        raise _bad("grants.limits must be an object of numbers")
+    found: dict[str, float] = {}
+    for name in given:
+        if name not in SPECS:
+            near = nearest(name, list(SPECS))
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(SPECS)}"
+            raise _bad(f"grants.limits has no {name[:64]!r}; {hint}")
+    for name, value in sorted(given.items()):
+        spec = SPECS[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63
+        if not number or (spec.integral and value != int(value)):
+            raise _bad(f"grants.limits.{name} must be {'a whole number' if spec.integral else 'a number'} above 0")
+        found[name] = spec.kind(value)
+    return found

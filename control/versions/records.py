@@ -1,0 +1,134 @@
+"""Published versions as data. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from control.records import shown_time
+from control.versions.grants import Grants
+
+
+class VersionId(NamedTuple):
+    """What finds one version: its tenant, its root (`agent` or `tool`), its name and its text."""
+
+    tenant: str
+    root: str
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        """How the audit log names it: bounded."""
+        return f"{self.name[:64]} {self.version[:64]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One published version. `root` is `agent` or `tool`; `grants` is what it asks for; `size` is in bytes."""
+
+    root: str
+    name: str
+    version: str
+    digest: str
+    size: int
+    grants: Grants
+    published_at: float
+    published_by: str
+    approved_by: str | None
+    active: bool
+    deprecated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A version, and what it asks for that was not approved: that stands between it and its activation."""
+
+    version: Version
+    asks: Grants
+
+    def as_json(self) -> dict[str, Any]:
+        """What lists show."""
+        version = self.version
+        return {
+            "name": version.name,
+            "version": version.version,
+            "digest": version.digest,
+            "size": version.size,
+            "active": version.active,
+            "approved": version.approved_by is not None,
+            "deprecated": version.deprecated,
+            "published_at": shown_time(version.published_at),
+            "published_by": version.published_by,
+            "approved_by": version.approved_by,
+            "grants": version.grants.as_json(),
+            "asks": self.asks.told(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version to be kept. `said` is what the script declares of itself, as JSON, so that no worker asks it again.
+
+    `head` is the content without the files beside the script, None where there are none.
+    """
+
+    root: str
+    name: str
+    version: str
+    digest: str
+    content: bytes
+    head: bytes | None
+    grants: Grants
+    said: Any
+    at: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The result of publishing: the version as it is kept, and whether it is a new one."""
+
+    standing: Standing
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveVersion:
+    """An active version. No other one ever has its number `n`.
+
+    `size` is what it takes to call it, `whole` its content with the files beside the script, both in bytes.
+    """
+
+    n: int
+    root: str
+    name: str
+    version: str
+    digest: str
+    size: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a version: everything that it takes to call it. `partial` says that its `content` is the head."""
+
+    content: bytes
+    partial: bool
+    said: Any
+
+
+def head_of(content: bytes) -> bytes | None:
+    """The content of a package without the files beside its script; None where there are none.
+
+    Raises ValueError, TypeError or KeyError for what is no content.
+    """
+    said = json.loads(content)
+    if len(said["files"]) < 2:
+        return None
+    said["files"] = {said["main"]: said["files"][said["main"]]}
+    return spelled(said)
+
+
+def spelled(said: Mapping[str, Any]) -> bytes:
+    """The one spelling of a package's content, which its digest is of."""
+    return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

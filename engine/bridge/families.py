@@ -1,0 +1,58 @@
+"""The families of host calls that the engine answers: one file each beside this one, found by its `FAMILY`."""
+
+import pkgutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from engine import bridge
+from engine.bridge import HostFunction
+from knowledge.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What families reach.
+
+    `store_of` has the store of each tenant, by its id; `default_limit` is `retrieval.final_limit`. `environ` has the
+    variables that an operator may grant. No script reads the files and folders in `private`.
+    """
+
+    store_of: Callable[[str], Store]
+    default_limit: int
+    environ: Mapping[str, str]
+    private: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family: `open` makes its host calls, and keeps what they need open while its block lasts."""
+
+    open: Callable[[Host], AbstractAsyncContextManager[tuple[HostFunction, ...]]]
+
+    @classmethod
+    def plain(cls, functions: Callable[[Host], tuple[HostFunction, ...]]) -> "Family":
+        """A family that needs nothing to be kept open."""
+
+        @asynccontextmanager
+        async def opened(host: Host) -> AsyncIterator[tuple[HostFunction, ...]]:
+            yield functions(host)
+
+        return cls(opened)
+
+
+def families() -> tuple[Family, ...]:
+    """Every family, by the names of their files."""
+    names = (module.name for module in pkgutil.iter_modules(bridge.__path__))
+    found = (getattr(import_module(f"{bridge.__name__}.{name}"), "FAMILY", None) for name in names)
+    return tuple(family for family in found if isinstance(family, Family))
+
+
+@asynccontextmanager
+async def open_families(host: Host) -> AsyncIterator[tuple[HostFunction, ...]]:
+    """The host calls of every family."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(family.open(host)) for family in families()]
+        yield tuple(function for functions in opened for function in functions)

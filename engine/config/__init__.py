@@ -1,0 +1,43 @@
+"""The configuration file: where it is looked up, what it may say, and one line when it says something else."""
+
+from engine.config.entries import (
+    PYTHON_LIMITS,
+    Agents,
+    Entry,
+    InlineAgent,
+    PythonEntry,
+    ScriptEntry,
+    Tools,
+    unsupported_connector,
+)
+from engine.config.errors import ConfigError
+from engine.config.fields import QuotaTable, parse_bind
+from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
+from engine.config.reading import TEMPLATE, LoadedConfig, check_tables, find_config, load_config, parse_config
+from engine.config.shape import UnsetVariable, expand
+
+__all__ = [
+    "PYTHON_LIMITS",
+    "TEMPLATE",
+    "Agents",
+    "Config",
+    "ConfigError",
+    "Entry",
+    "InlineAgent",
+    "LimitsConfig",
+    "LoadedConfig",
+    "PythonEntry",
+    "QuotaTable",
+    "SandboxConfig",
+    "ScriptEntry",
+    "ServerConfig",
+    "Tools",
+    "UnsetVariable",
+    "check_tables",
+    "expand",
+    "find_config",
+    "load_config",
+    "parse_bind",
+    "parse_config",
+    "unsupported_connector",
+]

@@ -1,0 +1,272 @@
+"""Agents, tools and connectors as they are configured. Pure."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from engine.config.fields import (
+    INT64,
+    Count,
+    Exposure,
+    FilePath,
+    HostRules,
+    LimitTable,
+    Model,
+    Name,
+    Seconds,
+    Strings,
+    Text,
+)
+from knowledge import connectors
+
+
+class Entry(Protocol):
+    """What every entry of an agent or tool has. `path` is what it is made of: a file, or `module:Class`, or nothing."""
+
+    @property
+    def path(self) -> Path | str | None: ...
+
+    @property
+    def tenants(self) -> Strings | None: ...
+
+    @property
+    def expose(self) -> Exposure: ...
+
+
+def _timeout_as_limit(timeout: float | None, limits: dict[str, float]) -> None:
+    if timeout is None:
+        return
+    limit = limits.setdefault("timeout_s", timeout)
+    if limit != timeout:
+        raise PydanticCustomError(
+            "phrase",
+            "timeout = {timeout} and limits.timeout_s = {limit} disagree; give one of them",
+            {"timeout": f"{timeout:g}", "limit": f"{limit:g}"},
+        )
+
+
+# Fields that no key of the file has: expansion fills them in.
+_FILLED_IN = ("extra", "unset", "from_environment")
+
+
+OwnKeys = Literal["beside", "config", "nowhere"]
+
+
+class CodeEntry(Model):
+    """An entry of code, which has a configuration of its own: `own_keys` says where.
+
+    `beside` the engine's keys, as all others that the entry has; in its table `config`; or `nowhere`.
+    """
+
+    own_keys: ClassVar[OwnKeys]
+
+    @classmethod
+    def keys_in(cls, section: str) -> tuple[str, ...]:
+        """The engine's keys of an entry in a section of the file: `expose` is for agents alone."""
+        keys = [name for name in cls.model_fields if name not in (*_FILLED_IN, "expose")]
+        return (*keys, "expose") if section == "agents" else tuple(keys)
+
+
+class ScriptEntry(CodeEntry):
+    """A script of any kind, as configured. `timeout` (seconds) is also in `limits["timeout_s"]`.
+
+    `extra` is the script's own configuration: all other keys, expanded, dates as ISO texts. `unset` is the message
+    about an extra that holds a variable without value; such an entry is a load failure. `from_environment` are the
+    texts that variables put into `extra`, for redaction. `tools` None means the list that the script declares.
+    """
+
+    own_keys: ClassVar[OwnKeys] = "beside"
+
+    path: FilePath
+    timeout: Seconds | None = None
+    limits: LimitTable = Field(default_factory=dict)
+    allow_hosts: HostRules = ()
+    env: Strings = ()
+    tools: Strings | None = None
+    tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
+    extra: dict[str, Any] = Field(default_factory=dict, repr=False)
+    unset: str | None = None
+    from_environment: Strings = Field(default=(), repr=False)
+
+    @model_validator(mode="after")
+    def _timeout_is_a_limit(self) -> "ScriptEntry":
+        _timeout_as_limit(self.timeout, self.limits)
+        return self
+
+
+class ChatmdEntry(ScriptEntry):
+    """`[agents.chatmd.NAME]`."""
+
+    own_keys = "nowhere"
+
+
+# What can be held against code that runs in the engine's own process: the clock, what it hands back, what it logs.
+PYTHON_LIMITS = ("timeout_s", "output_bytes", "log_bytes", "value_depth")
+
+
+class PythonEntry(CodeEntry):
+    """Python code of the operator's: `[agents.python.NAME]`, `[tools.python.NAME]`. `path` is `module:Class`.
+
+    It is not confined, so keys that only confinement could keep (`allow_hosts`, `env`, most limits) are errors here.
+    `config` is the class's own configuration, expanded, dates as ISO texts; `unset` and `from_environment` are as in
+    a ScriptEntry. `tools` None means the list that the class declares.
+    """
+
+    own_keys = "config"
+
+    path: Text
+    timeout: Seconds | None = None
+    limits: LimitTable = Field(default_factory=dict)
+    tools: Strings | None = None
+    tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
+    config: dict[str, Any] = Field(default_factory=dict, repr=False)
+    unset: str | None = None
+    from_environment: Strings = Field(default=(), repr=False)
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_that_hold(cls, limits: dict[str, float]) -> dict[str, float]:
+        if beyond := next((name for name in limits if name not in PYTHON_LIMITS), None):
+            raise PydanticCustomError(
+                "phrase",
+                "{name} cannot be held against Python code, which is not confined; these can: {possible}",
+                {"name": beyond, "possible": ", ".join(PYTHON_LIMITS)},
+            )
+        return limits
+
+    @model_validator(mode="after")
+    def _timeout_is_a_limit(self) -> "PythonEntry":
+        _timeout_as_limit(self.timeout, self.limits)
+        return self
+
+
+class InlineAgent(Model):
+    """An agent that is a fixed text: `[agents.NAME]` or `[agents.inline.NAME]`."""
+
+    path: ClassVar[None] = None
+    description: str
+    system_prompt: str
+    tools: Strings = ()
+    tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
+
+
+class _Globs(Model):
+    include_globs: Strings = ("**/*.md", "**/*.txt")
+    exclude_globs: Strings = ()
+    tenants: Strings | None = None
+
+
+class FilesystemConnector(_Globs):
+    """`[connectors.filesystem.NAME]`: the files below `root`.
+
+    With `url_prefix` a document's address is the prefix and its path below the root; without, it has none.
+    """
+
+    root: FilePath
+    follow_symlinks: bool = False
+    max_extract_bytes: Count = 50_000_000
+    url_prefix: Text | None = None
+
+
+class GitConnector(_Globs):
+    """`[connectors.git.NAME]`: the files below `root` of a repository's branch."""
+
+    url: Text
+    branch: Text = "main"
+    root: Text = "."
+    shallow: bool = True
+    cache_dir: FilePath | None = None
+
+
+class S3Connector(_Globs):
+    """`[connectors.s3.NAME]`: the objects of a bucket below `prefix`."""
+
+    bucket: Text
+    prefix: str = ""
+    region: Text = "us-east-1"
+    endpoint_url: Text | None = None
+
+
+class Connectors(Model):
+    """`[connectors]`, by type and name.
+
+    A type is one field here, its model above, and a file in `knowledge/connectors/`.
+    """
+
+    filesystem: dict[Name, FilesystemConnector] = Field(default_factory=dict)
+    git: dict[Name, GitConnector] = Field(default_factory=dict)
+    s3: dict[Name, S3Connector] = Field(default_factory=dict)
+    script: dict[Name, ScriptEntry] = Field(default_factory=dict)
+
+    def labels(self, tenant: str = "default") -> tuple[str, ...]:
+        """The tenant's connectors as `TYPE:NAME`, in the order of the file within each type."""
+        return tuple(
+            f"{kind}:{name}"
+            for kind in type(self).model_fields
+            for name, entry in getattr(self, kind).items()
+            if {tenant, "*"} & set(entry.tenants or ("default",))
+        )
+
+    def problems(self, tenant: str = "default") -> dict[str, str | None]:
+        """The tenant's labels and what is wrong with each, or None: what its store shows beside its sources."""
+        return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels(tenant)}
+
+
+def unsupported_connector(kind: str) -> str | None:
+    """Why connectors of this type cannot be used, or None."""
+    if kind in connectors.kinds():
+        return None
+    return f"connector type {kind!r} is configured but not supported by this version"
+
+
+class Tools(Model):
+    """`[tools]`, by kind and name. A kind is one field here, its model above, and a file in `agents/tools/`."""
+
+    script: dict[Name, ScriptEntry] = Field(default_factory=dict)
+    python: dict[Name, PythonEntry] = Field(default_factory=dict)
+    _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
+
+    def in_order(self) -> tuple[tuple[str, str, Entry], ...]:
+        """Every tool in the order of the file, so that of two with one name the first can win."""
+        found = list(_entries(self))
+        return tuple(sorted(found, key=lambda item: _line(self._lines, ("tools", item[0], item[1]))))
+
+
+class Agents(Model):
+    """`[agents]`, by kind and name. A kind is one field here, its model above, and a file in `agents/kinds/`."""
+
+    inline: dict[Name, InlineAgent] = Field(default_factory=dict)
+    script: dict[Name, ScriptEntry] = Field(default_factory=dict)
+    python: dict[Name, PythonEntry] = Field(default_factory=dict)
+    chatmd: dict[Name, ChatmdEntry] = Field(default_factory=dict)
+    _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
+
+    def in_order(self) -> tuple[tuple[str, str, Entry], ...]:
+        """Every agent in the order of the file, so that of two with one name the first can win."""
+        found = list(_entries(self))
+
+        def line(item: tuple[str, str, Entry]) -> int:
+            kind, name, _ = item
+            found = _line(self._lines, ("agents", kind, name))
+            return min(found, _line(self._lines, ("agents", name))) if kind == "inline" else found
+
+        return tuple(sorted(found, key=line))
+
+
+def _entries(section: Agents | Tools) -> Iterator[tuple[str, str, Entry]]:
+    for kind in type(section).model_fields:
+        for name, entry in getattr(section, kind).items():
+            yield kind, name, entry
+
+
+def _line(lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> int:
+    """The first line that opens the table at `path`, one below it, or else the one around it."""
+    inside = [line for header, line in lines.items() if header[: len(path)] == path]
+    around = lines.get(path[:-1], INT64) if len(path) > 2 else INT64
+    return min(inside, default=around)

@@ -1,0 +1,165 @@
+"""The settings, with their defaults. Pure."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from engine.config.entries import Agents, Connectors, Tools
+from engine.config.fields import (
+    INT64,
+    QUOTA_NUMBERS,
+    Bind,
+    Count,
+    FilePath,
+    Layer,
+    LimitTable,
+    Model,
+    Seconds,
+    Strings,
+    Text,
+    expected,
+)
+from engine.quota import QUOTAS
+from sandbox.wire.limits import MIB, SPECS
+
+
+class DbConfig(Model):
+    """`[db]`: the file of the knowledge store."""
+
+    path: FilePath = Field(default=Path("data/engine.sqlite"), validate_default=True)
+
+
+class ChunkingConfig(Model):
+    """`[chunking]`: how documents are cut. A token counts as four bytes."""
+
+    max_tokens: Count = 700
+    overlap_tokens: Annotated[int, Field(ge=0, le=INT64)] = 0
+
+    @model_validator(mode="after")
+    def _overlap_is_smaller(self) -> "ChunkingConfig":
+        if self.overlap_tokens >= self.max_tokens:
+            raise PydanticCustomError("phrase", "overlap_tokens must be smaller than max_tokens")
+        return self
+
+
+class RetrievalConfig(Model):
+    """`[retrieval]`: how many documents a search returns, and from how many candidates."""
+
+    # 100 is what one search may return at most, over REST and MCP too.
+    final_limit: Annotated[int, Field(ge=1, le=100)] = 12
+    hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
+    candidate_k_keyword: Count = 80
+    candidate_k_vector: Count = 80
+
+
+class EmbeddingConfig(Model):
+    """`[embedding]`: which embedder turns text into vectors; `disabled` means that search is by keyword."""
+
+    provider: Text = "disabled"
+    model: str | None = None
+    dims: Count | None = None
+    url: str | None = None
+    batch_size: Count = 64
+    max_retries: Annotated[int, Field(ge=0, le=INT64)] = 5
+    timeout_secs: Seconds = 30
+
+
+class ServerConfig(Model):
+    """`[server]`: where to listen, who may ask, and how long a body and a farewell may take."""
+
+    bind: Bind = "127.0.0.1:7331"
+    allowed_hosts: Strings = ()
+    allowed_origins: Strings = ()
+    allow_anonymous: bool = False
+    max_body_bytes: Count = 4 * MIB
+    body_timeout_s: Seconds = 15
+    graceful_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10
+    max_connections: Count = 4096
+    max_connections_per_address: Count = 1024
+
+
+class SandboxConfig(Model):
+    """`[sandbox]`: the pool of workers. `workers` None means one per core; `require` None means the engine's choice.
+
+    `disable` turns layers off: for finding out what one of them costs or breaks. One that is required as well keeps the
+    engine from starting.
+    """
+
+    workers: Count | None = None
+    reserve: Annotated[int, Field(ge=0, le=INT64)] = 2
+    isolation: Literal["tenant", "execution"] = "tenant"
+    max_runs_per_worker: Count = 10_000
+    require: Annotated[tuple[Layer, ...], Field(strict=False)] | None = None
+    disable: Annotated[tuple[Layer, ...], Field(strict=False)] = ()
+
+    @field_validator("disable")
+    @classmethod
+    def _process_stays(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if "process" in names:  # it is also what puts the channel in its place
+            raise expected("layers other than 'process', without which there is no worker")
+        return names
+
+
+def _fill_defaults(given: dict[str, float]) -> dict[str, float]:
+    return {name: given.get(name, spec.default) for name, spec in SPECS.items()}
+
+
+def _fill_ceilings(given: dict[str, float]) -> dict[str, float]:
+    return {name: given.get(name, spec.ceiling) for name, spec in SPECS.items()}
+
+
+class LimitsConfig(Model):
+    """`[limits]` and `[limits.max]`, complete: every name of SPECS is in both, in the unit of its spec."""
+
+    defaults: Annotated[LimitTable, AfterValidator(_fill_defaults)] = Field(default_factory=lambda: _fill_defaults({}))
+    max: Annotated[LimitTable, AfterValidator(_fill_ceilings)] = Field(default_factory=lambda: _fill_ceilings({}))
+    queue_timeout_s: Seconds = 10
+
+
+def _fill_quotas(given: dict[str, float]) -> dict[str, float | None]:
+    return {name: given.get(name, spec.default) for name, spec in QUOTAS.items()}
+
+
+class TotalConfig(Model):
+    """`[tenants.total]`: what all tenants together may use, above what each may."""
+
+    requests_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000
+    burst: Count = 2000
+    queue_length: Count = 1000
+
+
+class TenantsConfig(Model):
+    """`[tenants]`: whether keys are asked for, and where tenants, keys and secrets are kept.
+
+    `quota` is `[tenants.quota]`, complete: every name of QUOTAS. `concurrent_runs` None: as many as there are workers.
+    """
+
+    enabled: bool = False
+    store: FilePath | None = None
+    operator_key: Text | None = Field(default=None, repr=False)
+    secrets_key: Text | None = Field(default=None, repr=False)
+    secrets_key_file: FilePath | None = None
+    on_limit: Literal["queue", "reject"] = "queue"
+    quota: Annotated[dict[str, float | None], QUOTA_NUMBERS, AfterValidator(_fill_quotas)] = Field(
+        default_factory=lambda: _fill_quotas({})
+    )
+    total: TotalConfig = TotalConfig()
+
+
+class Config(Model):
+    """The whole configuration, with defaults filled in and every path resolved against `root`."""
+
+    root: FilePath = Path()
+    db: DbConfig = DbConfig()
+    chunking: ChunkingConfig = ChunkingConfig()
+    retrieval: RetrievalConfig = RetrievalConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    server: ServerConfig = ServerConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    limits: LimitsConfig = LimitsConfig()
+    connectors: Connectors = Connectors()
+    tools: Tools = Tools()
+    agents: Agents = Agents()
+    tenants: TenantsConfig = TenantsConfig()

@@ -1,0 +1,139 @@
+"""Reading the configuration file.
+
+The text goes through four steps: TOML, the models' form (`shape`), `${VAR}`, and validation (`models`). Only
+`load_config` touches a file.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from engine.config.errors import ConfigError, Table, Wrong, as_seen, dotted
+from engine.config.models import Config
+from engine.config.shape import expand_tree, reshape
+from engine.config.wording import explain
+
+# Where a configuration is looked for when neither --config nor the environment names one.
+LOOKED_UP = ("engine.toml", "config/ctx.toml", ".ctx/config.toml")
+ENVIRONMENT = ("ENGINE_CONFIG", "CTX_CONFIG")
+
+# What `engine init` writes. It loads as it stands, and also with every line that starts with "#" and a key uncommented.
+TEMPLATE = Path(__file__).with_name("template.toml")
+# Strings and comments of TOML, to tell a table header from a line of a multi-line string that looks like one.
+_OPAQUE = re.compile(
+    r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|\#[^\n]*",
+    re.DOTALL,
+)
+
+
+def _table_order(text: str) -> dict[tuple[str, ...], int]:
+    """The line of each table header of a TOML text that is known to be valid."""
+    opaque = _OPAQUE.sub(lambda m: m[0] if m[0][:3] not in ('"""', "'''") else "\n" * m[0].count("\n"), text)
+    lines: dict[tuple[str, ...], int] = {}
+    for number, line in enumerate(opaque.splitlines(), 1):
+        if not line.lstrip().startswith("["):
+            continue
+        try:
+            node: Any = tomllib.loads(line)
+        except tomllib.TOMLDecodeError:
+            continue  # a line of an array
+        path: list[str] = []
+        while isinstance(node, dict) and node:
+            key, node = next(iter(node.items()))
+            path.append(key)
+        lines.setdefault(tuple(path), number)
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration and where it came from. `path` is None for the built-in defaults; `root` is `config.root`."""
+
+    config: Config
+    path: Path | None
+    root: Path
+    warnings: tuple[str, ...] = ()
+
+
+def parse_config(
+    text: str, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
+) -> tuple[Config, tuple[str, ...]]:
+    """The configuration that a TOML text describes, and its warnings.
+
+    `cwd` is what a relative `root` is relative to; `shown_as` names the text in errors. Raises ConfigError.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{shown_as}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{shown_as}: not valid TOML: nested too deeply") from None
+    config, warnings = check_tables(raw, environ=environ, cwd=cwd, shown_as=shown_as)
+    lines = _table_order(text)
+    config.agents._lines.update(lines)
+    config.tools._lines.update(lines)
+    return config, warnings
+
+
+def check_tables(
+    raw: Table, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
+) -> tuple[Config, tuple[str, ...]]:
+    """The configuration in tables as TOML would give them (the form in which a program may hold its configuration).
+
+    As `parse_config`; of two entries with one name, the first is by kind and then as the tables have them.
+    """
+    try:
+        shape = reshape(raw)
+        tree = expand_tree(shape.tree, (), environ, shape)
+        tree.setdefault("db", {})  # its default is a path, which only validation resolves
+        root = tree.setdefault("root", ".")
+        if not isinstance(root, str) or not root or "\0" in root:
+            raise Wrong(("root",), f"expected a path, got {as_seen(root)}")
+        try:
+            config = Config.model_validate(tree | {"root": cwd / root}, context={"root": cwd / root})
+        except ValidationError as invalid:
+            # A misspelt key explains a missing one, so it is told first.
+            errors = sorted(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
+            raise explain(errors[0], shape, raw) from None
+    except Wrong as wrong:
+        raise ConfigError(f"{shown_as}: {dotted(wrong.loc)}: {wrong.phrase}") from None
+    return config, tuple(f"{shown_as}: {warning}" for warning in shape.warnings)
+
+
+def find_config(
+    explicit: Path | None, environ: Mapping[str, str], cwd: Path, *, exists: Callable[[Path], bool] = Path.is_file
+) -> Path | None:
+    """The configuration file to use: `--config`, `$ENGINE_CONFIG` or `$CTX_CONFIG`, then the known places below `cwd`.
+
+    None means the built-in defaults. A file that is named is returned whether it exists or not: it must.
+    """
+    if explicit is not None:
+        return cwd / explicit
+    for variable in ENVIRONMENT:
+        if environ.get(variable):
+            return cwd / environ[variable]
+    return next((cwd / place for place in LOOKED_UP if exists(cwd / place)), None)
+
+
+def load_config(explicit: Path | None, *, environ: Mapping[str, str], cwd: Path) -> LoadedConfig:
+    """Find, read and check the configuration. Raises ConfigError."""
+    path = find_config(explicit, environ, cwd)
+    if path is None:
+        config, warnings = parse_config("", environ=environ, cwd=cwd)
+        return LoadedConfig(config, None, config.root, warnings)
+    shown_as = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark; TOML knows none
+    except FileNotFoundError:
+        raise ConfigError(f"{shown_as}: no such configuration file") from None
+    except OSError as error:
+        raise ConfigError(f"{shown_as}: cannot read the configuration file: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"{shown_as}: not valid TOML: not UTF-8 text") from None
+    config, warnings = parse_config(text, environ=environ, cwd=cwd, shown_as=shown_as)
+    return LoadedConfig(config, path, config.root, warnings)

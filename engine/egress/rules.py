@@ -1,0 +1,336 @@
+"""Which hosts a script may talk to: the rules of `allow_hosts` and what they say of a URL and of an address. Pure.
+
+Three questions, asked anew for every hop of a request: what does the URL name (`parse_url`), may the script ask that
+host at all (`refusal`), and which of the addresses behind it may be connected to (`may_connect`). The parts that the
+first answer holds are what gets connected, so that no second reading of the URL can mean another host.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Literal
+from urllib.parse import quote, urlencode, urljoin
+
+import idna
+
+Address = IPv4Address | IPv6Address
+Scalar = str | int | float | bool
+
+DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
+# What servers accept in a request line is mostly 8 KiB.
+MAX_URL_CHARS = 16 * 1024
+# RFC 1035 section 2.3.4. Checked before IDNA, whose cost grows with the length.
+_MAX_NAME_CHARS = 253
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.DOTALL)
+_AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
+# Underscores are not legal in host names (RFC 952), but container networks are full of them.
+_LABEL = re.compile(r"[a-z0-9_-]{1,63}")
+# What URL parsers take for an IPv4 address in some spelling: https://url.spec.whatwg.org/#ends-in-a-number-checker
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# RFC 3986 section 3.3 and 3.4: what may stand in a path and a query, and the percent sign of what is escaped already.
+_PATH_SAFE = "/:@!$&'()*+,;=-._~%"
+_QUERY_SAFE = _PATH_SAFE + "?"
+
+# Not for the public, after the IANA special-purpose registries:
+# https://www.iana.org/assignments/iana-ipv4-special-registry and .../iana-ipv6-special-registry
+_NOT_PUBLIC_4 = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",  # this network; 0.0.0.0 reaches loopback
+            "10.0.0.0/8",  # private, RFC 1918
+            "100.64.0.0/10",  # shared by carriers, RFC 6598; holds Alibaba's metadata service 100.100.100.200
+            "127.0.0.0/8",  # loopback
+            "168.63.129.16/32",  # looks public, but is every Azure machine's host: agent, DNS, secrets of extensions
+            "169.254.0.0/16",  # link-local; holds the metadata services of AWS, Azure, Google and others
+            "172.16.0.0/12",  # private, RFC 1918
+            "192.0.0.0/24",  # protocol assignments; holds Oracle's metadata service 192.0.0.192
+            "192.0.2.0/24",  # documentation
+            "192.88.99.0/24",  # 6to4 relays, deprecated by RFC 7526
+            "192.168.0.0/16",  # private, RFC 1918
+            "198.18.0.0/15",  # benchmarks, RFC 2544
+            "198.51.100.0/24",  # documentation
+            "203.0.113.0/24",  # documentation
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+# Outside of this nothing is public: not loopback, link-local (fe80::/10), unique local (fc00::/7, with AWS's metadata
+# service fd00:ec2::254), multicast, nor the forms that hold an IPv4 address: ::a.b.c.d, ::ffff:a.b.c.d, 64:ff9b::/96.
+_PUBLIC_6 = IPv6Network("2000::/3")
+_NOT_PUBLIC_6 = tuple(
+    map(
+        IPv6Network,
+        (
+            "2001::/23",  # protocol assignments; holds Teredo, 2001::/32, with an IPv4 address inside
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4, with an IPv4 address inside
+            "3fff::/20",  # documentation, RFC 9637
+        ),
+    )
+)
+
+
+def is_public(address: Address) -> bool:
+    """Whether anybody on the Internet may have this address: what a name, or the rule `*`, may lead to."""
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_4)
+    return (
+        address.scope_id is None and address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
+    )
+
+
+# ---- rules ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One entry of `allow_hosts`. `text` is as it was written.
+
+    `host` is the name that it lists, for `below` the name that the host has to end in, with its dot; `address` is the
+    address that it lists. `port` None means 80 and 443.
+    """
+
+    text: str
+    kind: Literal["any", "below", "name", "address"]
+    host: str = ""
+    address: Address | None = None
+    port: int | None = None
+
+    def lists(self, address: Address, port: int) -> bool:
+        """Whether this rule lists the address itself, at this port."""
+        return self.address == address and self._covers_port(port)
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether this rule is about the host name (canonical, no address), at this port."""
+        if not self._covers_port(port):
+            return False
+        match self.kind:
+            case "any":
+                return True
+            case "below":  # with its dot, and something before that: neither example.org nor evilexample.org
+                return host.endswith(self.host) and len(host) > len(self.host)
+            case "name":
+                return host == self.host
+        return False
+
+    def any_public(self, port: int) -> bool:
+        """Whether this rule is about every public address, at this port."""
+        return self.kind == "any" and self._covers_port(port)
+
+    def _covers_port(self, port: int) -> bool:
+        return port in (80, 443) if self.port is None else port == self.port
+
+
+def parse_rule(text: str) -> HostRule:
+    """The rule that an entry of `allow_hosts` states: `HOST` or `HOST:PORT`, HOST being a name, `*.NAME`, an address
+    (IPv6 in brackets) or `*`.
+
+    Raises ValueError, "expected " and what; what was seen is not in it, as it may come from the environment.
+    """
+    if "://" in text or "/" in text:
+        raise ValueError("expected a host without scheme, path or mask, like api.example.com or 10.0.0.5:8080")
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        raise ValueError("expected HOST or HOST:PORT, with an IPv6 address in brackets: [2001:db8::1]:8443")
+    host, port_text = match[1], match[2]
+    port = None if port_text is None else _port(port_text)
+    if port_text is not None and port is None:
+        raise ValueError("expected a port of 1 to 65535 after the colon")
+    if host == "*":
+        return HostRule(text, "any", port=port)
+    below = host.startswith("*.")
+    try:
+        name, address = _canonical(host[2:] if below else host)
+    except ValueError:
+        raise ValueError(
+            "expected the name of a host, *. and a name, an address as four decimal numbers or in brackets, or *"
+        ) from None
+    if below and address is not None:
+        raise ValueError("expected a name after *. (there is nothing below an address)")
+    if address is not None:
+        return HostRule(text, "address", address=address, port=port)
+    return HostRule(text, "below" if below else "name", f".{name}" if below else name, port=port)
+
+
+@lru_cache(maxsize=1024)
+def parse_rules(texts: tuple[str, ...]) -> tuple[HostRule, ...]:
+    """The rules of an `allow_hosts` that was checked before."""
+    return tuple(map(parse_rule, texts))
+
+
+# ---- URLs -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL names. `host` is a canonical name, or the canonical text of `address` where the URL holds one.
+
+    `path` is path and query as they go on the wire.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: Address | None = None
+
+    @property
+    def authority(self) -> str:
+        """Host and port as `Host` and URLs have them; the scheme's own port is left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port: what a connection, and a credential, belongs to."""
+        return self.scheme, self.host, self.port
+
+
+def parse_url(url: str, params: Mapping[str, Scalar] | None = None) -> Target:
+    """What an absolute URL names; `params` are appended to its query, in the order of their names.
+
+    Strict where URL parsers differ: an IPv4 address is four decimal numbers, there is no user part, the host holds no
+    escapes and no zone. Spaces and the like in path and query are escaped. Raises ValueError, a sentence that quotes
+    nothing of the URL but its scheme.
+    """
+    if len(url) > MAX_URL_CHARS:
+        raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters")
+    if _CONTROL.search(url):
+        raise ValueError("the URL holds a control character")
+    match = _URL.fullmatch(url.strip(" "))
+    if match is None:
+        raise ValueError("the URL must be absolute, like https://api.example.com/path")
+    scheme, authority, path, query = match[1].lower(), match[2], match[3], match[4]
+    if scheme not in DEFAULT_PORTS:
+        raise ValueError(f"the scheme must be http or https, got {scheme[:32]}")
+    if "@" in authority:
+        raise ValueError("the URL must not hold a user or password; send them in the Authorization header")
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        raise ValueError("the URL's host is not a host name or address")
+    port = _port(parts[2]) if parts[2] else DEFAULT_PORTS[scheme]
+    if port is None:
+        raise ValueError("the URL's port is not a number of 1 to 65535")
+    host, address = _canonical(parts[1])
+    target = _escaped(path or "/", _PATH_SAFE)
+    if query is not None:
+        target += _escaped(query, _QUERY_SAFE)
+    if params:
+        # Each takes two characters beside its own: known before they are written out, and escaped to three times that.
+        if sum(len(name) + 2 for name in params) + len(target) > MAX_URL_CHARS:
+            raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
+        if sum(len(value) for value in params.values() if isinstance(value, str)) > MAX_URL_CHARS:
+            raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
+        pairs = [(name, _shown(params[name])) for name in sorted(params)]
+        target += ("?" if query is None else "&" if query != "?" else "") + urlencode(pairs, quote_via=quote)
+    if len(target) > MAX_URL_CHARS:
+        raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters once it is escaped")
+    return Target(scheme, host, port, target, address)
+
+
+def redirected(target: Target, location: str) -> Target:
+    """What `Location` in an answer of `target` leads to (RFC 9110 section 10.2.2). Raises ValueError as `parse_url`."""
+    if _CONTROL.search(location):  # urljoin would drop some of them
+        raise ValueError("the URL holds a control character")
+    try:
+        absolute = urljoin(target.url, location)
+    except ValueError:  # in words of Python, which may quote
+        raise ValueError("the URL's host is not a host name or address") from None
+    return parse_url(absolute)
+
+
+def _port(text: str) -> int | None:
+    return int(text) if text and 1 <= int(text) <= 65535 else None
+
+
+def _escaped(text: str, safe: str) -> str:
+    return quote(_STRAY_PERCENT.sub("%25", text), safe=safe)
+
+
+def _shown(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # In Lua 10 / 2 is 5.0, and nobody means that in a query.
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _canonical(host: str) -> tuple[str, Address | None]:
+    """The one spelling of a host as URLs have it, and the address if it is one. Raises ValueError, a sentence."""
+    if host.startswith("["):
+        if "%" in host:
+            raise ValueError("an address with a zone cannot be reached from here")
+        try:
+            address = IPv6Address(host[1:-1])
+        except ValueError:
+            raise ValueError("the host in brackets is not an IPv6 address") from None
+        return str(address), address
+    if len(host) > _MAX_NAME_CHARS:
+        raise ValueError(f"the host name is longer than {_MAX_NAME_CHARS} characters")
+    if not host.isascii():
+        try:
+            # Full-width digits and dots become plain ones here, so that what follows judges what is connected.
+            host = idna.encode(host, uts46=True).decode("ascii")
+        except UnicodeError:
+            raise ValueError("the host name is not a legal international name (IDNA)") from None
+    host = host.lower().removesuffix(".")
+    labels = host.split(".")
+    if len(host) > _MAX_NAME_CHARS or not all(map(_LABEL.fullmatch, labels)):
+        raise ValueError("the host is not a host name: letters, digits, - and _ between single dots")
+    if not _NUMBER.fullmatch(labels[-1]):
+        return host, None
+    try:
+        address4 = IPv4Address(host)
+    except ValueError:
+        # 2130706433, 0x7f.1 and 0177.0.0.1 are 127.0.0.1 to some programs and something else to others.
+        raise ValueError("an IPv4 address must be written as four decimal numbers") from None
+    return str(address4), address4
+
+
+# ---- decisions --------------------------------------------------------------------------------------------------
+
+
+def refusal(rules: Collection[HostRule], target: Target) -> str | None:
+    """Why the rules do not let a script ask this host at this port, and what would grant it; None when they do.
+
+    For a name, the addresses behind it are a question of their own: `may_connect`.
+    """
+    if target.address is None:
+        if any(rule.names(target.host, target.port) for rule in rules):
+            return None
+        return f"{_described(target)} is not among the hosts that this script may reach; {grant(target)} would grant it"
+    if any(rule.lists(target.address, target.port) for rule in rules):
+        return None
+    if not is_public(target.address):
+        return (
+            f"{_described(target)} is not a public address, which only a rule that lists it reaches; "
+            f"{grant(target)} would grant it"
+        )
+    if any(rule.any_public(target.port) for rule in rules):
+        return None
+    return f"{_described(target)} is not among the hosts that this script may reach; {grant(target)} would grant it"
+
+
+def may_connect(rules: Collection[HostRule], address: Address, port: int) -> bool:
+    """Whether a name that the rules allow may lead to this address: a public one, or one that is listed itself."""
+    return is_public(address) or any(rule.lists(address, port) for rule in rules)
+
+
+def grant(target: Target) -> str:
+    """The line of configuration that would allow this host."""
+    return f'allow_hosts = ["{_described(target)}"]'
+
+
+def _described(target: Target) -> str:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return host if target.port in (80, 443) else f"{host}:{target.port}"

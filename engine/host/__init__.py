@@ -1,0 +1,1 @@
+"""The process and machine that the supervisor runs on."""

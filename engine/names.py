@@ -1,0 +1,19 @@
+"""The names of agents, tools and connectors, and the known name most like a wrong one. Pure."""
+
+import difflib
+import re
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def valid_name(name: str) -> bool:
+    """Whether `name` may name an agent, tool or connector: 1 to 64 of letters, digits, `_`, `.`, `-`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """The known name most like `name`, or None when none is like it, which is so of everything that is long."""
+    if len(name) > 128:  # comparing takes longer than linear time, and names are strangers' at times
+        return None
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return found[0] if found else None

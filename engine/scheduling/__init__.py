@@ -1,0 +1,1 @@
+"""Which runs compute now."""

@@ -1,0 +1,150 @@
+"""How a run ended, from evidence: the supervisor's mark, the wait status, and only then what the worker claimed.
+
+No text that a script controls decides anything here.
+"""
+
+import signal
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from engine.errors import LimitUse, amount, limit_use
+from engine.quota import Exceeded
+from engine.run import Failure
+from engine.tenant import BoundLimits
+from engine.values import MAX_JSON_BYTES, MAX_VALUES, ValueRefused, decode_value, decoding
+from sandbox.wire.messages import Done, Failed
+from sandbox.wire.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Why the supervisor killed a worker. Set before the signal is sent, so that the end of the worker finds it.
+
+    `quota` is set where it was no limit of the run's, but a quota of its tenant's.
+    """
+
+    outcome: Outcome
+    limit: str | None = None
+    used: float | None = None
+    detail: str = ""
+    quota: Exceeded | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The outcome, the value or the failure, and whether it belongs in the security log (and why)."""
+
+    outcome: Outcome
+    value: Any = None
+    failure: Failure | None = None
+    security_event: str | None = None
+
+
+# Signals by which only corrupted memory ends a process: no script can cause one by legal means.
+_CORRUPTION = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+# Bounds of an answer that no configuration changes, by the name in `error.limit`.
+_OF_ANSWERS = {"values": (MAX_VALUES, "count"), "json_bytes": (MAX_JSON_BYTES, "bytes")}
+
+# What the prelude's encoder says stopped it, and the limit behind it.
+_OUTPUT_LIMITS = {"output_limit": "output_bytes", "depth_limit": "value_depth"}
+
+
+def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
+    """The worker answered: check what it says."""
+    if isinstance(answer, Done):
+        try:
+            return Verdict(Outcome.OK, decode_value(answer.value, limits.values))
+        except ValueRefused as refused:
+            return _refused(refused, limits)
+    traceback = answer.traceback or None
+    if answer.kind == "memory_limit":
+        return passed(limits, Mark(Outcome.MEMORY_LIMIT, "memory_bytes"))
+    if answer.kind in _OUTPUT_LIMITS:
+        use = limit_use(limits, _OUTPUT_LIMITS[answer.kind])
+        return Verdict(Outcome.OUTPUT_LIMIT, failure=Failure(answer.message, use))
+    return Verdict(Outcome.SCRIPT_ERROR, failure=Failure(answer.message, None, traceback))
+
+
+def of_large(answer: Done, limits: BoundLimits) -> Generator[None, None, Verdict]:
+    """`of_answer` for a value of more than MAX_VALUES bytes, in pieces (`decoding`)."""
+    if len(answer.value) > limits.values.output_bytes:
+        return of_answer(answer, limits)
+    try:
+        return Verdict(Outcome.OK, (yield from decoding(answer.value, limits.values)))
+    except ValueRefused as refused:
+        return _refused(refused, limits)
+
+
+def _refused(refused: ValueRefused, limits: BoundLimits) -> Verdict:
+    outcome = Outcome.OUTPUT_LIMIT if refused.limit else Outcome.SCRIPT_ERROR
+    use = None
+    if refused.limit in _OF_ANSWERS:  # the same for all scripts, so that they are no limits of a run's
+        bound, unit = _OF_ANSWERS[refused.limit]
+        use = LimitUse(refused.limit, bound, None, unit, "engine")
+    elif refused.limit is not None:
+        use = limit_use(limits, refused.limit)
+    return Verdict(outcome, failure=Failure(f"the script's answer {refused}", use))
+
+
+def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundLimits) -> Verdict:
+    """The worker ended without an answer. `status` is its wait status, None when even the zygote is gone.
+
+    `cpu_s` is what the run had used by then, by the kernel's account.
+    """
+    if mark is not None:
+        event = mark.detail if mark.outcome is Outcome.POLICY_VIOLATION else None
+        return passed(limits, mark) if event is None else _violation(event)
+    killer = status & 0x7F if status is not None and status >= 0 else None  # WTERMSIG
+    if killer == signal.SIGSYS:
+        return _violation("seccomp stopped a system call that is not allowed (SIGSYS)")
+    if killer == signal.SIGKILL:
+        # Nobody here sent it: RLIMIT_CPU does when the supervisor was too late; so does a host out of memory.
+        if cpu_s > limits["cpu_s"]:
+            return passed(limits, Mark(Outcome.CPU_LIMIT, "cpu_s", round(cpu_s, 3)))
+        return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed from outside; nothing explains it"))
+    name = _signal_name(killer) if killer else "exit"
+    event = f"worker ended by {name}" if killer in _CORRUPTION else None
+    return Verdict(
+        Outcome.WORKER_LOST, failure=Failure("the worker ended and no limit explains it"), security_event=event
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals between the first and the last have no name
+        return f"signal {number}"
+
+
+def passed(limits: BoundLimits, mark: Mark) -> Verdict:
+    """The supervisor, or the allocator, stopped the run at a limit."""
+    if mark.quota is not None:
+        quota = mark.quota
+        return Verdict(mark.outcome, failure=Failure(quota.message, quota.limit_use(), None, quota.retry_after_s))
+    if mark.limit is None:
+        return Verdict(mark.outcome, failure=Failure(mark.detail or f"the run ended: {mark.outcome}"))
+    use = limit_use(limits, mark.limit, mark.used)
+    return Verdict(
+        mark.outcome, failure=Failure(_LIMIT_TEXT[mark.outcome].format(bound=amount(use.bound, use.unit)), use)
+    )
+
+
+_LIMIT_TEXT = {
+    Outcome.TIMEOUT: "the script did not end within {bound} (limits.timeout_s)",
+    Outcome.CPU_LIMIT: "the script used more than {bound} of CPU time (limits.cpu_s)",
+    Outcome.MEMORY_LIMIT: "the script needed more than {bound} of memory (limits.memory_bytes)",
+    Outcome.OUTPUT_LIMIT: "the script's answer is larger than {bound} (limits.output_bytes)",
+    Outcome.CALL_LIMIT: "the script made more than {bound} host calls (limits.host_calls)",
+}
+
+
+def _violation(event: str) -> Verdict:
+    return Verdict(
+        Outcome.POLICY_VIOLATION,
+        failure=Failure("the script was stopped by the sandbox"),
+        security_event=event,
+    )

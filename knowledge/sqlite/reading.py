@@ -1,0 +1,244 @@
+"""Queries of a store, each in its connection's thread; and what their answers take in the cache."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from sys import getsizeof
+from typing import Any
+
+import apsw
+
+from knowledge import ranking, times
+from knowledge.sqlite.answers import ENTRY_BYTES, OBJECT_BYTES, text_bytes
+from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
+from knowledge.store import Chunk, Document, Hit, Listed, SearchAnswer, SearchQuery, Stored
+from storage.lanes import rows
+
+# A word in the title counts as four in the text: titles are short and say what a document is about.
+_TITLE_WEIGHT, _TEXT_WEIGHT = 4.0, 1.0
+
+# bm25() is refused where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 sees to that, without
+# the copy that MATERIALIZED would make. Filters come before the limit, so a document that passes them is found however
+# many others rank higher. For the order see ranking.py.
+_SEARCH = """
+WITH matches AS (
+    SELECT rowid AS chunk, bm25(chunks, {title}, {text}) AS rank FROM chunks WHERE chunks MATCH :any LIMIT -1
+), best AS (
+    SELECT chunk >> {bits} AS n, chunk, min(rank) AS rank FROM matches GROUP BY chunk >> {bits}
+)
+SELECT d.id, s.label, d.source_id, d.title, d.source_url, d.updated_at, b.chunk, b.rank, ({complete}) AS complete
+FROM best b JOIN documents d ON d.n = b.n JOIN sources s ON s.n = d.source
+WHERE (:source IS NULL OR :source IN (s.label, s.name, s.type)) AND (:since IS NULL OR d.updated_at >= :since)
+ORDER BY complete DESC, b.rank, d.updated_at DESC, d.id LIMIT :limit
+"""
+
+# Not part of _SEARCH: there it would be evaluated before the limit, for every document that matches.
+_CHUNK_TEXT = "SELECT text FROM chunks WHERE rowid = ?"
+
+_GET = """
+SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.author, d.created_at, d.updated_at,
+    d.content_type, d.body, d.metadata
+FROM documents d JOIN sources s ON s.n = d.source WHERE d.id = ?
+"""
+
+_CHUNKS = "SELECT rowid, text FROM chunks WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+
+_SOURCES = """
+SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error
+FROM sources s LEFT JOIN documents d ON d.source = s.n GROUP BY s.n
+"""
+
+# Not as a comparison of rows, which would not use the index of labels.
+_LIST = """
+SELECT d.id, s.label, d.source_id, d.title, d.updated_at, d.content_type, octet_length(d.body)
+FROM sources s JOIN documents d ON d.source = s.n
+WHERE s.label >= :label AND (s.label > :label OR d.source_id > :source_id)
+ORDER BY s.label, d.source_id LIMIT :limit
+"""
+
+# Titles have no index of their own; that of words narrows it down to a few documents, and those without any text.
+_WORDED = f"d.n IN (SELECT rowid >> {CHUNK_BITS} FROM chunks WHERE chunks MATCH :match)"
+_TITLED = """
+SELECT d.id FROM documents d JOIN sources s ON s.n = d.source
+WHERE ({worded} OR d.chunk_count = 0) AND s.label = :source AND d.title = :title ORDER BY d.id LIMIT :limit
+"""
+
+# Sorted only where words narrow it down: without any, the first ones found are as good as others, and cost no scan.
+_ANY_TITLES = """
+SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
+WHERE d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type)) LIMIT :limit
+"""
+_TITLES = f"""
+SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
+WHERE {_WORDED} AND d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type))
+ORDER BY d.title LIMIT :limit
+"""
+
+
+def is_text(value: str | None) -> bool:
+    """Whether SQLite can hold the text; one with lone surrogates is no text, so nothing stored equals it."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=ranking.MAX_TERMS + 1)
+def _search_sql(terms: int) -> str:
+    matching = (f"SELECT rowid >> {CHUNK_BITS} FROM chunks WHERE chunks MATCH :term{i}" for i in range(terms))
+    complete = "1" if terms == 1 else f"b.n IN ({' INTERSECT '.join(matching)})"
+    return _SEARCH.format(title=_TITLE_WEIGHT, text=_TEXT_WEIGHT, bits=CHUNK_BITS, complete=complete)
+
+
+def search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...], terms: int) -> tuple[Hit, ...]:
+    """The best chunk of each document that matches, the best first."""
+    with db:  # one moment: the excerpts are of the chunks that were ranked
+        found = rows(db, _search_sql(terms), bindings)
+        texts = [rows(db, _CHUNK_TEXT, (row[6],))[0][0] for row in found]
+    scores = ranking.scores([(bool(row[8]), row[7]) for row in found])
+    return tuple(
+        Hit(
+            id=row[0],
+            source=row[1],
+            source_id=row[2],
+            title=row[3],
+            source_url=row[4],
+            updated_at=row[5],
+            score=score,
+            snippet=ranking.snippet(text, words),
+        )
+        for row, text, score in zip(found, texts, scores, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDocument:
+    """A document as the cache holds it: its metadata as JSON, because a reader may change the dict that it gets."""
+
+    fields: Mapping[str, Any]  # all the others
+    metadata: str
+
+    def document(self) -> Document:
+        return Document(**self.fields, metadata=json.loads(self.metadata))
+
+
+def get(db: apsw.Connection, document_id: str) -> CachedDocument | None:
+    """One document with its chunks."""
+    with db:  # one moment: a document and its chunks are of the same version
+        found = rows(db, _GET, (document_id,))
+        if not found:
+            return None
+        n, *values, metadata = found[0]
+        chunks = rows(db, _CHUNKS, chunk_range(n))
+    names = ("id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type")
+    fields = dict(zip((*names, "body"), values, strict=True))
+    first, _ = chunk_range(n)
+    fields["chunks"] = tuple(Chunk(row - first, text) for row, text in chunks)
+    return CachedDocument(fields, metadata)
+
+
+def sources(db: apsw.Connection) -> tuple[tuple[Any, ...], ...]:
+    """A row for every source that is stored: label, documents, chunks, last sync, last error."""
+    return tuple(rows(db, _SOURCES))
+
+
+def listed(db: apsw.Connection, after: tuple[str, str], limit: int) -> tuple[Listed, ...]:
+    """Documents by source label, then source_id: the first ones after that pair."""
+    bindings = {"label": after[0], "source_id": after[1], "limit": limit}
+    names = ("id", "source", "source_id", "title", "updated_at", "content_type", "size")
+    return tuple(Listed(**dict(zip(names, row, strict=True))) for row in rows(db, _LIST, bindings))
+
+
+def titled(db: apsw.Connection, source: str, title: str, match: str | None, limit: int) -> tuple[str, ...]:
+    """The ids of documents of a source label with exactly this title, whose words `match` finds."""
+    bindings = {"match": match, "source": source, "title": title, "limit": limit}
+    return tuple(row[0] for row in rows(db, _TITLED.format(worded=_WORDED if match else "1"), bindings))
+
+
+def titles(db: apsw.Connection, match: str | None, source: str | None, limit: int) -> tuple[str, ...]:
+    """Titles whose words `match` finds, or any."""
+    found = rows(db, _TITLES if match else _ANY_TITLES, {"match": match, "source": source, "limit": limit})
+    return tuple(sorted(row[0] for row in found))
+
+
+def digests(db: apsw.Connection, ids: list[str]) -> dict[str, str]:
+    """The hash of each of these documents that is there, by id."""
+    sql = "SELECT id, digest FROM documents WHERE id IN (SELECT value FROM json_each(?))"
+    return dict(rows(db, sql, (json.dumps(ids),)))
+
+
+def stored(db: apsw.Connection, source: str) -> dict[str, Stored]:
+    """What is held of a source label, by source_id."""
+    sql = "SELECT source_id, version, digest FROM documents WHERE source = (SELECT n FROM sources WHERE label = ?)"
+    return {source_id: Stored(version, digest) for source_id, version, digest in rows(db, sql, (source,))}
+
+
+def checkpoint(db: apsw.Connection, source: str) -> str | None:
+    """The last checkpoint of a source label."""
+    found = rows(db, "SELECT checkpoint FROM sources WHERE label = ?", (source,))
+    return found[0][0] if found else None
+
+
+def export(db: apsw.Connection) -> dict[str, Any]:
+    """As `SqliteStore.export`."""
+    keys = ("id", "source", "source_id", "source_url", "title", "updated_at", "body")
+    sql = """
+        SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.updated_at, d.body
+        FROM documents d JOIN sources s ON s.n = d.source ORDER BY d.source_id, s.label
+    """
+    with db:
+        found = rows(db, sql)
+        texts = rows(db, "SELECT rowid, text FROM chunks")
+    ids = {row[0]: row[1] for row in found}
+    documents = [dict(zip(keys, row[1:], strict=True)) for row in found]
+    for document in documents:
+        document["updated_at"] = times.to_timestamp(document["updated_at"])
+    chunks = [_export_chunk(ids[row >> CHUNK_BITS], row & ((1 << CHUNK_BITS) - 1), text) for row, text in texts]
+    chunks.sort(key=lambda chunk: (chunk["document_id"], chunk["chunk_index"]))
+    return {"documents": documents, "chunks": chunks}
+
+
+def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
+    chunk_id = str(uuid.uuid5(uuid.UUID(document_id), str(index)))
+    return {"id": chunk_id, "document_id": document_id, "chunk_index": index, "text": text}
+
+
+def size_on_disk(file: Path) -> int:
+    """The bytes of the file and its log."""
+    size = 0
+    for path in (file, file.with_name(file.name + "-wal")):
+        if path.exists():
+            size += path.stat().st_size
+    return size
+
+
+# --- what kept answers take in memory --------------------------------------------------------------------------------
+
+_chunk_text = attrgetter("text")
+_hit_texts = attrgetter("id", "source", "source_id", "title", "snippet", "source_url", "updated_at")
+
+
+def search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:
+    texts = [query.query, query.mode, query.source, query.since, *answer.warnings]
+    texts += chain.from_iterable(map(_hit_texts, answer.hits))
+    return ENTRY_BYTES + OBJECT_BYTES * len(answer.hits) + text_bytes(texts)
+
+
+def found_bytes(document_id: str, found: CachedDocument | None) -> int:
+    if found is None:
+        return ENTRY_BYTES + text_bytes((document_id,))
+    chunks = found.fields["chunks"]
+    texts = [document_id, found.metadata, *map(_chunk_text, chunks)]
+    texts += [value for value in found.fields.values() if value is not chunks]
+    return ENTRY_BYTES + getsizeof(found.fields) + OBJECT_BYTES * len(chunks) + text_bytes(texts)
+
+
+def sources_bytes(found: tuple[tuple[Any, ...], ...]) -> int:
+    texts = [value for row in found for value in row if isinstance(value, str)]
+    return ENTRY_BYTES + OBJECT_BYTES * len(found) + text_bytes(texts)

@@ -1,0 +1,88 @@
+"""The tables of a store, and how a file becomes one."""
+
+import os
+from pathlib import Path
+
+import apsw
+
+from knowledge.store import MAX_CHUNKS, StoreError
+from storage.lanes import at_once, rows
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x6B6E6F77  # "know": tells our files from other programs' SQLite files
+
+# Chunk i of document n is row n * MAX_CHUNKS + i of the index. So the index alone knows which document a match belongs
+# to, and a document's chunks are one range.
+CHUNK_BITS = MAX_CHUNKS.bit_length() - 1
+
+SCHEMA = f"""
+CREATE TABLE sources(
+    n INTEGER PRIMARY KEY, label TEXT NOT NULL UNIQUE, type TEXT NOT NULL, name TEXT NOT NULL,
+    last_sync TEXT, last_error TEXT, checkpoint TEXT
+);
+CREATE TABLE documents(
+    n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, source INTEGER NOT NULL REFERENCES sources(n),
+    source_id TEXT NOT NULL, source_url TEXT, title TEXT, author TEXT, created_at TEXT, updated_at TEXT,
+    content_type TEXT NOT NULL, chunk_count INTEGER NOT NULL, version TEXT NOT NULL, digest TEXT NOT NULL,
+    metadata TEXT NOT NULL, body TEXT NOT NULL,
+    UNIQUE(source, source_id)
+);
+CREATE INDEX documents_by_source ON documents(source, chunk_count);
+CREATE VIRTUAL TABLE chunks USING fts5(title, text, tokenize = 'unicode61 remove_diacritics 2');
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+
+def chunk_range(n: int) -> tuple[int, int]:
+    """The first and the last row that chunks of document `n` may have."""
+    return n << CHUNK_BITS, ((n + 1) << CHUNK_BITS) - 1
+
+
+def resolved(file: Path, create: bool) -> Path:
+    """The file without links in its path; with `create`, its folder is there then. Raises StoreError."""
+    try:
+        if file.is_dir():
+            raise StoreError(f"{file} is a directory; a store is a file ([db] path)")
+        if not create and not file.exists():
+            raise StoreError(f"there is no store at {file}; create it (init or sync), or correct [db] path")
+        if create:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return Path(os.path.realpath(file))
+    except OSError as error:
+        raise StoreError(f"the store at {file} cannot be reached: {error.strerror}") from error
+
+
+def prepare(db: apsw.Connection, file: Path, create: bool) -> None:
+    """Make the writer's file a store, if it is empty and `create` says so."""
+    if create and _is_empty(db):
+        db.pragma("journal_mode", "wal")
+        at_once(_fill, db)
+    check(db, file)
+    if db.pragma("journal_mode") != "wal":
+        db.pragma("journal_mode", "wal")
+    db.pragma("synchronous", "NORMAL")  # with WAL: never inconsistent; a power cut may undo the last batches
+    db.pragma("journal_size_limit", 64 * 1024 * 1024)
+
+
+def _fill(db: apsw.Connection) -> None:
+    if _is_empty(db):  # the lock is ours; another process may have been faster
+        rows(db, SCHEMA)
+
+
+def _is_empty(db: apsw.Connection) -> bool:
+    return not rows(db, "SELECT 1 FROM sqlite_schema LIMIT 1")
+
+
+def check(db: apsw.Connection, file: Path) -> None:
+    """Raises StoreError unless the file is a store that this version knows."""
+    if db.pragma("application_id") != APPLICATION_ID:
+        what = "is an empty database" if _is_empty(db) else "is another program's SQLite database"
+        raise StoreError(f"{file} {what}, not a store; create the store (init or sync), or correct [db] path")
+    version = db.pragma("user_version")
+    if version != SCHEMA_VERSION:
+        age = "a newer" if version > SCHEMA_VERSION else "an unknown"
+        raise StoreError(
+            f"the store at {file} was written by {age} version (schema {version}, this one knows {SCHEMA_VERSION}); "
+            "use that version, or fill a new store"
+        )

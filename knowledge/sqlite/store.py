@@ -1,0 +1,308 @@
+"""The store in one SQLite file: documents, and their chunks in an FTS5 index, changed together in one transaction."""
+
+import copy
+import hashlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import apsw
+import trio
+
+from knowledge import ranking, times
+from knowledge.sqlite import reading, schema, writing
+from knowledge.sqlite.answers import Answers
+from knowledge.store import (
+    MODES,
+    Applied,
+    Batch,
+    Document,
+    EmbeddingsDisabled,
+    Listed,
+    SearchAnswer,
+    SearchQuery,
+    SourceInfo,
+    Stored,
+    StoreError,
+    StoreStats,
+)
+from storage.faults import Fault, Named, answer_text, fault_of, opening_text
+from storage.lanes import Lane, at_once, open_lane, rows
+from storage.watch import Watch, open_watch
+
+T = TypeVar("T")
+
+log = logging.getLogger("knowledge")
+
+NAMED = Named("the store", "[db] path", "restore it from a backup, or remove it and sync again")
+
+# Answers that an open store caches: some fifty documents of 10 KB with their chunks, or a hundred searches. With all
+# stores of tenants open at once (`stores.MAX_OPEN`) that is 65 MiB.
+MAX_KEPT_BYTES = 1024 * 1024
+
+_HYBRID_WARNING = "hybrid search needs an embedder and none is configured; answered by keyword search"
+_CUT_WARNING = "the query is too long; only its first words were searched for"
+
+
+@asynccontextmanager
+async def open_store(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    readonly: bool = False,
+    configured: Mapping[str, str | None] | None = None,
+    readers: int = 2,
+    busy_timeout_s: float = 5.0,
+    max_bytes: int | None = None,
+) -> AsyncIterator["SqliteStore"]:
+    """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
+
+    `configured` maps each source label of the configuration to what is wrong with it, or None. `readers` is the number
+    of searches that run side by side. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` is what
+    the store may grow to: a batch that would make it larger is not written.
+    Raises StoreError, naming the path, for a file that is missing, locked, damaged, no store of ours, or too new.
+    """
+    given = Path(path)
+    # Links are followed once: all connections, the lock and the log beside the file are of one file, also where a link
+    # is changed meanwhile.
+    file = await trio.to_thread.run_sync(schema.resolved, given, create and not readonly)
+    async with AsyncExitStack() as stack:
+        try:
+            writer = None
+            if not readonly:
+                writer = await stack.enter_async_context(
+                    open_lane(file, create=create, reading=False, busy_timeout_s=busy_timeout_s)
+                )
+                await writer.run(partial(schema.prepare, file=given, create=create))
+            lanes = [
+                await stack.enter_async_context(
+                    open_lane(file, create=False, reading=True, busy_timeout_s=busy_timeout_s)
+                )
+                for _ in range(readers)
+            ]
+            await lanes[0].run(partial(schema.check, file=given))
+            watch = await stack.enter_async_context(open_watch(file))
+        except apsw.Error as error:
+            fault = await trio.to_thread.run_sync(fault_of, error, file)
+            raise StoreError(opening_text(fault, NAMED, given, error)) from error
+        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch)
+
+
+@asynccontextmanager
+async def open_empty_store() -> AsyncIterator["SqliteStore"]:
+    """A store without documents, in memory and for reading: what there is where there is no file."""
+    async with open_lane(":memory:", create=True, reading=False, busy_timeout_s=0) as lane:
+        await lane.run(lambda db: rows(db, schema.SCHEMA))
+        yield SqliteStore(Path(), None, (lane,), {})
+
+
+class SqliteStore:
+    """A `WritableStore` in one file; made by `open_store`, whose block it does not outlive.
+
+    Answers of `search`, `get` and `sources` are cached until any process writes to the file. They depend on the query
+    and the file alone: no clock, no model. Without a watch nothing is cached.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        writer: Lane | None,
+        readers: tuple[Lane, ...],
+        configured: Mapping[str, str | None],
+        max_bytes: int | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._file = file
+        self._writer = writer
+        self._readers = readers
+        self._configured = dict(configured)
+        self._max_bytes = max_bytes
+        self._watch = watch
+        self._answers = Answers(MAX_KEPT_BYTES)
+
+    def with_sources(self, configured: Mapping[str, str | None]) -> "SqliteStore":
+        """The same store, with this said to be configured."""
+        same = copy.copy(self)
+        same._configured = dict(configured)
+        return same
+
+    async def search(self, query: SearchQuery) -> SearchAnswer:
+        """Find documents; see `Store`. Raises ValueError for an unknown mode or a `since` that is no time."""
+        return await self._answer(("search", query), partial(self._search, query), partial(reading.search_bytes, query))
+
+    async def _search(self, query: SearchQuery) -> SearchAnswer:
+        if query.mode not in MODES:
+            raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
+        since = None if query.since is None else times.canonical_time(query.since)
+        if query.mode == "semantic":
+            raise EmbeddingsDisabled(
+                "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"
+            )
+        warnings: tuple[str, ...] = (_HYBRID_WARNING,) if query.mode == "hybrid" else ()
+        match = ranking.parse_query(query.query)
+        if match.cut:
+            warnings += (_CUT_WARNING,)
+        if not match.any or query.limit < 1 or not reading.is_text(query.source):
+            await trio.lowlevel.checkpoint()
+            return SearchAnswer((), warnings)
+        bindings = {"any": match.any, "source": query.source, "since": since, "limit": min(query.limit, 2**31)}
+        bindings |= {f"term{index}": term for index, term in enumerate(match.required)}
+        work = partial(reading.search, bindings=bindings, words=match.words, terms=len(match.required))
+        return SearchAnswer(await self._read(work), warnings)
+
+    async def get(self, document_id: str) -> Document | None:
+        """The document, or None when there is none of that id."""
+        bytes_of = partial(reading.found_bytes, document_id)
+        found = await self._answer(("get", document_id), partial(self._get, document_id), bytes_of)
+        return None if found is None else found.document()
+
+    async def _get(self, document_id: str) -> reading.CachedDocument | None:
+        if not reading.is_text(document_id):
+            await trio.lowlevel.checkpoint()
+            return None
+        return await self._read(partial(reading.get, document_id=document_id))
+
+    async def sources(self) -> tuple[SourceInfo, ...]:
+        """Every source with documents or configuration, sorted by label.
+
+        A source is healthy when its configuration is (`configured`) and its last synchronisation did not fail.
+        """
+        found = await self._answer(("sources",), partial(self._read, reading.sources), reading.sources_bytes)
+        there = {row[0]: row[1:] for row in found}
+        labels = sorted(self._configured.keys() | {label for label, row in there.items() if row[0]})
+        return tuple(self._source_info(label, *there.get(label, (0, 0, None, None))) for label in labels)
+
+    def _source_info(
+        self, label: str, documents: int, chunks: int, last_sync: str | None, last_error: str | None
+    ) -> SourceInfo:
+        problem = self._configured.get(label) or (f"the last sync failed: {last_error}" if last_error else None)
+        configured = label in self._configured
+        return SourceInfo(
+            source=label,
+            document_count=documents,
+            chunk_count=chunks,
+            configured=configured,
+            healthy=problem is None,
+            notes=problem if problem or configured else "not in the configuration; its documents are still served",
+            last_sync=last_sync,
+        )
+
+    async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
+        """Documents by source label, then source_id: the first `limit`, or those after a pair of the two."""
+        label, source_id = after or ("", "")
+        if not reading.is_text(label) or not reading.is_text(source_id):
+            await trio.lowlevel.checkpoint()
+            return ()
+        return await self._read(partial(reading.listed, after=(label, source_id), limit=limit))
+
+    async def titled(self, source: str, title: str, *, limit: int) -> tuple[str, ...]:
+        """The ids of the documents of one source label that have exactly this title, sorted."""
+        if not reading.is_text(source) or not reading.is_text(title):
+            await trio.lowlevel.checkpoint()
+            return ()
+        match = ranking.title_prefix(title)
+        return await self._read(partial(reading.titled, source=source, title=title, match=match, limit=limit))
+
+    async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
+        """Titles with all words of `text`, each maybe half typed, sorted; without words any. `source` as searched."""
+        match = ranking.title_prefix(text)
+        if not reading.is_text(source) or (text.strip() and not match):  # only punctuation: no title has such a word
+            await trio.lowlevel.checkpoint()
+            return ()
+        return await self._read(partial(reading.titles, match=match, source=source, limit=limit))
+
+    async def revision(self) -> int:
+        """A number that changes when any other connection, of this process or another one, has written the file."""
+        # Each connection counts for itself, so that only the numbers of one can be compared.
+        return int(await _answered(self._readers[0].run(lambda db: db.pragma("data_version")), self._file))
+
+    async def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """A hash of each of these documents, by id; what is not there is missing."""
+        return await self._read(partial(reading.digests, ids=[each for each in ids if reading.is_text(each)]))
+
+    async def stats(self) -> StoreStats:
+        """Totals over all sources."""
+        sources = await self.sources()
+        size = await trio.to_thread.run_sync(reading.size_on_disk, self._file)
+        documents, chunks = sum(s.document_count for s in sources), sum(s.chunk_count for s in sources)
+        return StoreStats(documents, chunks, 0, size, sources)
+
+    async def export(self) -> dict[str, Any]:
+        """Everything as one JSON-able value, of one moment.
+
+        `{"documents": [{id, source, source_id, source_url, title, updated_at, body}], "chunks": [{id, document_id,
+        chunk_index, text}]}`; `updated_at` in whole seconds since the epoch; documents by source_id, then source;
+        chunks by document_id, then index.
+        """
+        return await self._read(reading.export)
+
+    @asynccontextmanager
+    async def sync_lock(self, source: str) -> AsyncIterator[None]:
+        """Held while a source is synchronised. Raises StoreError when another holder has it, in any process."""
+        # The kernel's lock, not a row: it goes with the process that holds it, however that ends.
+        self._require_writer()
+        digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+        path = self._file.with_name(f"{self._file.name}.{digest}.lock")
+        descriptor = await trio.to_thread.run_sync(writing.lock_file, path, source)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    async def stored(self, source: str) -> dict[str, Stored]:
+        """What the store holds of `source`, by source_id."""
+        return await self._read(partial(reading.stored, source=source))
+
+    async def checkpoint(self, source: str) -> str | None:
+        """The connector's checkpoint of the last synchronisation that left one."""
+        return await self._read(partial(reading.checkpoint, source=source))
+
+    async def apply(self, batch: Batch) -> Applied:
+        """Write a batch in one transaction. A document of a known source_id keeps its id.
+
+        Cancelled midway it is rolled back, or was already written as a whole. Raises StoreError, among others for a
+        batch with documents that would make the store larger than `max_bytes`.
+        """
+        work = partial(at_once, partial(writing.apply, batch=batch, max_bytes=self._max_bytes))
+        return await _answered(self._require_writer().run(work), self._file)
+
+    def _require_writer(self) -> Lane:
+        if self._writer is None:
+            raise StoreError("the store is open for reading only; open it for writing to change it")
+        return self._writer
+
+    async def _answer(self, question: Hashable, ask: Callable[[], Awaitable[T]], bytes_of: Callable[[T], int]) -> T:
+        """The cached answer to `question`, or else that of `ask`, which is cached unless it is an error."""
+        # Take the version first. A write after this makes a new version, so at worst one query is repeated; taken
+        # afterwards, a stale answer could be kept under the new version.
+        version = None if self._watch is None else self._watch.version()
+        if version is None:
+            return await ask()
+        kept = self._answers.get(version, question)
+        if kept is not None:
+            await trio.lowlevel.checkpoint()
+            return cast(T, kept.answer)
+        answer = await ask()
+        self._answers.keep(version, question, answer, bytes_of)
+        return answer
+
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        return await _answered(min(self._readers, key=_waiting).run(work), self._file)
+
+
+def _waiting(lane: Lane) -> int:
+    return lane.waiting
+
+
+async def _answered(answer: Awaitable[T], file: Path) -> T:
+    try:
+        return await answer
+    except apsw.Error as error:
+        fault = await trio.to_thread.run_sync(fault_of, error, file)
+        if fault is Fault.OTHER:
+            log.error("a store failed: %s: %s", type(error).__name__, error)
+        raise StoreError(answer_text(fault, NAMED, error)) from error

@@ -1,0 +1,28 @@
+"""Lua source of the functions by which scripts make host calls, from the list in `sandbox/wire/surface.py`."""
+
+from collections.abc import Iterable
+
+from sandbox.wire.surface import HostCall
+
+
+def module(calls: Iterable[HostCall]) -> str:
+    """The prelude's module `host`. Each function keeps its own frame, so that a refusal names the script's line."""
+    lines = ["local host_call = (...).host_call", "return {"]
+    for call in calls:
+        if call.stub == "made":
+            arguments = ", ".join(f"{name} = {name}" for name in call.parameters)
+            asked = f'host_call("{call.name}", {{ {arguments} }})'
+            body = f"local answer = {asked} return answer" if call.answers else asked
+            lines.append(f'["{call.name}"] = function({", ".join(call.parameters)}) {body} end,')
+    return "\n".join([*lines, "}"])
+
+
+def libraries(calls: Iterable[HostCall]) -> str:
+    """Statements that put the functions into `env`. What is in `context` is not there, but made for each run."""
+    members: dict[str, list[str]] = {}
+    for call in calls:
+        if call.library != "context":
+            made = f'stub("host", "{call.name}")' if call.stub == "made" else f'stub("{call.stub}", "{call.member}")'
+            members.setdefault(call.library, []).append(f"{call.member} = {made}")
+    alone = [f"env.{given}" for given in members.pop("", [])]
+    return "\n".join([*(f"env.{library} = {{ {', '.join(given)} }}" for library, given in members.items()), *alone])

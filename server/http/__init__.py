@@ -1,0 +1,1 @@
+"""HTTP requests up to their handler: guard, authentication, target, body, route."""

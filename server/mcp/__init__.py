@@ -1,0 +1,1 @@
+"""MCP: its handlers, the HTTP endpoint, and the transport for two streams."""

@@ -1,0 +1,58 @@
+"""The publishing part of REST: `PUT /agents/NAME`, `PUT /tools/NAME`, and actions on their versions."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agents.package import Root
+from agents.publishing.publish import SCOPE, Action
+from engine.errors import Code, Problem
+from server.http.asgi import Exchange
+from server.http.body import read_object
+from server.http.routes import Need, Route
+from server.problems import Answer, json_answer
+
+if TYPE_CHECKING:
+    from agents.service import Service
+
+_PATHS: tuple[tuple[str, Root], ...] = (("agents", "agent"), ("tools", "tool"))
+_NEED = {"publish": Need.PUBLISH, "admin": Need.ADMIN}
+
+
+def routes(service: "Service") -> list[Route]:
+    """Every route. `agents.publishing.publish` decides the scope that an action needs."""
+    found: list[Route] = []
+    for path, root in _PATHS:
+        found.append(Route("PUT", f"/{path}/<name>", Need.PUBLISH, partial(_publish, service, root)))
+        found.append(Route("GET", f"/{path}/<name>/versions", Need.VERSIONS, partial(_history, service, root)))
+        found += [
+            Route(
+                "POST", f"/{path}/<name>/versions/<version>/{action}", _NEED[scope],
+                partial(_change, service, root, action),
+            )
+            for action, scope in SCOPE.items()
+        ]  # fmt: skip
+    return found
+
+
+async def _publish(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
+    body = await read_object(exchange)
+    published = await service.publishing.publish(exchange.tenant, exchange.identity, root, name, body)
+    # 200: the version exists already; 202: stored, pending approval; 201: stored and active.
+    return json_answer(published.version, 200 if not published.created else 202 if published.waits else 201)
+
+
+async def _history(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
+    with exchange.working():  # raises before the work if the tenant's share is used up
+        pass
+    versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
+    with exchange.working():
+        return json_answer({"versions": versions})
+
+
+async def _change(
+    service: "Service", root: Root, action: Action, exchange: Exchange, name: str, version: str
+) -> Answer:
+    if await read_object(exchange):
+        raise Problem(Code.BAD_REQUEST, "this takes no body: the version that is meant is in the address")
+    changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action)
+    return json_answer(changed)

@@ -1,0 +1,235 @@
+"""The REST front end: every route, behind the guard. Calls of agents and tools are answered before Quart."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from quart import Response as QuartResponse
+from quart import request
+from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
+
+from agents.agent import Call
+from engine.errors import Code, Problem, leaf
+from sandbox.wire.limits import SPECS
+from server.about import engine_version
+from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
+from server.http.body import read_object, unwrap
+from server.http.routes import ANY, Found, Need, Route, Table, not_taken, options
+from server.http.target import MCP_PATH
+from server.logs import report
+from server.problems import Answer, body_answer, encode, internal, json_answer, problem_answer, render_cpu_s
+from server.rest import publish, usage
+from server.rest.admin import Admin
+
+if TYPE_CHECKING:
+    from agents.service import Service
+
+# The builtin tools whose answer to a flat body is flat too (docs/http-api.md).
+FLAT_TOOLS = frozenset({"search", "get", "sources"})
+
+# The rules of calls, which bypass Quart: its contexts, request and response objects were a sixth of the cost of a
+# prompt.
+_CALLED = frozenset({"/tools/<name>", "/agents/<name>/prompt"})
+
+# Lists are rendered in pieces of this size: 10 ms each.
+_LISTED_AT_ONCE = 512 * 1024
+
+_METRICS = CONTENT_TYPE_LATEST.encode()
+
+
+class Routes:
+    """The handlers of one service, and the one list of their routes. Handlers are independent of Quart."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+
+    def all(self) -> tuple[Route, ...]:
+        """Every route."""
+        return (
+            Route("GET", "/health", Need.NOTHING, self.health),
+            Route("GET", "/metrics", Need.METRICS, self.show_metrics),
+            Route("GET", "/limits", Need.KEY, self.show_limits),
+            Route("GET", "/tools/list", Need.KEY, self.list_tools),
+            Route("GET", "/tools/sources", Need.USE, self.get_sources),
+            Route("POST", "/tools/<name>", Need.USE, self.post_tool),
+            Route("GET", "/agents/list", Need.KEY, self.list_agents),
+            Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
+            *Admin(self._service, time.time).routes(),
+            *publish.routes(self._service),
+            *usage.routes(self._service),
+        )
+
+    async def health(self, exchange: Exchange) -> Answer:
+        service = self._service
+        found = service.engine.health()
+        if service.engine.draining:
+            raise Problem(Code.UNAVAILABLE, "the server is shutting down")
+        # The reason is logged, not returned: it may name files of this machine.
+        if found.pop("trouble", None) and not any(found["workers"].values()):
+            raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
+        if exchange.keyed and not exchange.identity.operator:
+            return json_answer({"status": "ok", "version": engine_version()})
+        # After an edit with an error the last good configuration stays in force; the log has the reason.
+        configuration = "ok" if service.trouble is None else "stale"
+        about = {"scripts_failing": len(service.failures), "configuration": configuration}
+        return json_answer({"status": "ok", "version": engine_version(), **found, **about})
+
+    async def list_tools(self, exchange: Exchange) -> Answer:
+        tools = self._service.list_tools(exchange.tenant, exchange.params.get("agent"))
+        return await _listed(exchange, "tools", tools)
+
+    async def list_agents(self, exchange: Exchange) -> Answer:
+        return await _listed(exchange, "agents", self._service.list_agents(exchange.tenant))
+
+    async def post_tool(self, exchange: Exchange, name: str) -> Answer:
+        if name == "list" and not any(tool.name == name for tool in self._service.list_tools(exchange.tenant)):
+            return not_taken("/tools/list", ("GET", "HEAD", "OPTIONS"))  # the list, unless a tool has that name
+        arguments, wrapped = unwrap(await read_object(exchange))
+        return await self._call_tool(exchange, name, arguments, wrapped)
+
+    async def get_sources(self, exchange: Exchange) -> Answer:
+        return await self._call_tool(exchange, "sources", {}, False)
+
+    async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
+        agent = exchange.params.get("agent")
+        called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
+        return _charged(
+            exchange, json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
+        )
+
+    async def prompt(self, exchange: Exchange, name: str) -> Answer:
+        arguments, wrapped = unwrap(await read_object(exchange))
+        resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
+        value = resolved.prompt.model_dump()
+        return _charged(exchange, json_answer({"result": value} if wrapped else value))
+
+    async def show_limits(self, exchange: Exchange) -> Answer:
+        tenant, engine = exchange.tenant, self._service.engine
+        bound = engine.limits_for({}, tenant)
+        stored = await self._service.stored_bytes(tenant) if self._service.loaded.config.tenants.enabled else None
+        shown = {
+            name: {"value": bound[name], "unit": spec.unit, "source": bound.sources[name]}
+            for name, spec in SPECS.items()
+        }
+        return json_answer({"limits": shown, "quotas": engine.show_quotas(tenant, stored)})
+
+    async def show_metrics(self, exchange: Exchange) -> Answer:
+        body = self._service.engine.render_metrics()
+        return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
+
+
+async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> Answer:
+    """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each."""
+    parts, size = [], 0
+    began_s = time.thread_time()
+    for item in items:
+        parts.append(encode(item.model_dump()))
+        size += len(parts[-1])
+        if size >= _LISTED_AT_ONCE:
+            exchange.charge(time.thread_time() - began_s)
+            await trio.lowlevel.checkpoint()
+            size, began_s = 0, time.thread_time()
+    return body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts)))
+
+
+def _charged(exchange: Exchange, answer: Answer) -> Answer:
+    """The answer of a script, charged if it is large."""
+    if cpu_s := render_cpu_s(len(answer.body)):
+        exchange.charge(cpu_s)
+    return answer
+
+
+class Rest:
+    """The ASGI application of REST: calls are dispatched directly, all other routes through Quart.
+
+    `table` has every route of the server, including the path of MCP; `Auth` looks requests up in it.
+    """
+
+    def __init__(self, service: "Service") -> None:
+        routes = Routes(service).all()
+        self.mcp = Route(ANY, MCP_PATH, Need.USE)
+        self.table = Table((*routes, self.mcp))
+        self.quart = _quart(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        found = exchange.found
+        route = found.route
+        if route is None:
+            await send_answer(_nothing(scope["method"], scope["path"], found), send)
+        elif route.rule in _CALLED:
+            try:
+                answer = await route.answer(exchange, found.names)
+            except Exception as error:
+                answer = _failed(error, scope["path"])
+            await send_answer(answer, send)
+        else:
+            await self.quart(scope, receive, send)  # type: ignore[arg-type]
+
+
+def _nothing(method: str, path: str, found: Found) -> Answer:
+    """The answer without a route: OPTIONS, a method that the path does not allow, or an unknown path."""
+    if not found.methods:
+        return problem_answer(Problem(Code.NOT_FOUND, f"there is nothing at {path[:200]}"))
+    return options(found.methods) if method == "OPTIONS" else not_taken(path, found.methods)
+
+
+class _Answered(QuartResponse):
+    """A complete answer, without the conveniences of Quart's response class."""
+
+    timeout = None
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        super().__init__(None, answer.status)
+
+
+class _Connection(TrioASGIHTTPConnection):
+    """One request through Quart. The guard has read the body and watches for disconnects, so no task is needed here."""
+
+    async def __call__(self, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        response = await self.app.handle_request(self._create_request_from_scope(send))  # type: ignore[arg-type]
+        assert isinstance(response, _Answered)
+        await send_answer(response.answer, send)
+
+
+class _Quart(QuartTrio):
+    asgi_http_class = _Connection
+
+
+def _view(route: Route) -> Callable[..., Awaitable[QuartResponse]]:
+    """A route as a view. It serves the route that was authorized, never another one that Quart's router might find."""
+
+    async def view(**names: str) -> QuartResponse:
+        exchange = exchange_of(request.scope)  # type: ignore[arg-type]
+        if exchange.found.route is not route or exchange.found.names != names:
+            raise RuntimeError(f"the router found {route.method} {route.rule}, which is not what was judged")
+        return _Answered(await route.answer(exchange, names))
+
+    return view
+
+
+def _quart(routes: Iterable[Route]) -> QuartTrio:
+    app = _Quart("server", static_folder=None, template_folder=None)
+    app.url_map.merge_slashes = False  # a doubled slash is a different path, not a redirect
+    for route in routes:
+        app.add_url_rule(
+            route.rule, f"{route.method} {route.rule}", _view(route),
+            methods=[route.method], provide_automatic_options=False,
+        )  # fmt: skip
+
+    async def failed(error: Exception) -> QuartResponse:
+        return _Answered(_failed(error, request.path))
+
+    app.register_error_handler(Exception, failed)
+    return app
+
+
+def _failed(error: Exception, path: str) -> Answer:
+    """The answer for an exception from a handler."""
+    cause = leaf(error)
+    return problem_answer(cause if isinstance(cause, Problem) else internal(report(cause, path)))

@@ -1,0 +1,1 @@
+"""Connections, and HTTP/1.1 on them."""

@@ -1,0 +1,1 @@
+"""SQLite on trio, for every store."""
