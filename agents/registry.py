@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from agents.agent import Agent, AgentInfo, Call
 from agents.shapes.parameters import Parameters
 from agents.tool import Called, Tool, ToolInfo
+from engine.host.pieces import in_pieces
 from engine.tenant import Tenant
 
 WorkFor = Callable[[Tenant], AbstractContextManager[None]]
@@ -34,7 +35,7 @@ class OfferedTool:
 
         Raises Problem: bad_request, and what the tool raises.
         """
-        self.parameters.check(params, partial(self.work_for, call.tenant))
+        await in_pieces(self.parameters.checking(params, partial(self.work_for, call.tenant)))
         return await self.tool.execute(params, call)
 
 

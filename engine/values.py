@@ -88,24 +88,34 @@ _SIZES = _sizes()
 
 
 def packed_values(raw: bytes, bound: int) -> int:
-    """How many values and keys there are in msgpack, or `bound + 1` if there are more. Raises NotPlain.
+    """The number of values and keys in msgpack, or `bound + 1` if there are more. Raises NotPlain.
 
-    100 to 200 ns for each of them, whatever the bytes; what lies inside texts is not looked at.
+    100 to 200 ns for each of them, whatever the bytes; the bytes inside texts are skipped.
     """
+    return drained(_counting(raw, bound))
+
+
+def _counting(raw: bytes | memoryview, bound: int) -> Generator[None, None, int]:
+    """`packed_values`, yielding after every COUNTED_AT_ONCE values."""
     sizes, at, end, count = _SIZES, 0, len(raw), 0
-    while at < end and count <= bound:
-        count += 1
-        first = raw[at]
-        if size := sizes[first]:
-            at += size
-        elif first == 0xD9 and at + 1 < end:  # long texts, by the bytes that their lengths take
-            at += 2 + raw[at + 1]
-        elif first == 0xDA:
-            at += 3 + int.from_bytes(raw[at + 1 : at + 3], "big")
-        elif first == 0xDB:
-            at += 5 + int.from_bytes(raw[at + 1 : at + 5], "big")
-        else:
-            raise NotPlain
+    while True:
+        pause = min(bound + 1, count + COUNTED_AT_ONCE)
+        while at < end and count < pause:
+            count += 1
+            first = raw[at]
+            if size := sizes[first]:
+                at += size
+            elif first == 0xD9 and at + 1 < end:  # long texts, by the bytes that their lengths take
+                at += 2 + raw[at + 1]
+            elif first == 0xDA:
+                at += 3 + int.from_bytes(raw[at + 1 : at + 3], "big")
+            elif first == 0xDB:
+                at += 5 + int.from_bytes(raw[at + 1 : at + 5], "big")
+            else:
+                raise NotPlain
+        if at >= end or count > bound:
+            break
+        yield
     if at > end:
         raise NotPlain
     return count
@@ -155,6 +165,8 @@ MAX_VALUES = WORK["answer"].max_values or 0
 MAX_JSON_BYTES = WORK["answer as JSON"].max_bytes or 0
 # Counted at once: 3 ms.
 JSON_SLICE = 1024 * 1024
+# Values of msgpack counted at once: 2.5 to 5 ms.
+COUNTED_AT_ONCE = 25_000
 
 
 class ValueRefused(Exception):
@@ -165,7 +177,7 @@ class ValueRefused(Exception):
         self.limit = limit
 
 
-def decode_value(raw: bytes, limits: Limits) -> Any:
+def decode_value(raw: bytes | memoryview, limits: Limits) -> Any:
     """A script's answer as plain JSON data: dict, list, str, int, float, bool, None. Raises ValueRefused."""
     if len(raw) > limits.output_bytes:
         raise ValueRefused(f"is larger than {limits.output_bytes} bytes", "output_bytes")
@@ -177,10 +189,10 @@ def decode_value(raw: bytes, limits: Limits) -> Any:
     return value
 
 
-def decoding(raw: bytes, limits: Limits) -> Generator[None, None, Any]:
+def decoding(raw: bytes | memoryview, limits: Limits) -> Generator[None, None, Any]:
     """`decode_value` for what is within `output_bytes`, in pieces, between which the caller lets others run."""
     try:
-        values = packed_values(raw, MAX_VALUES + 1)
+        values = yield from _counting(raw, MAX_VALUES + 1)
     except NotPlain:
         raise ValueRefused("is not plain data") from None
     if values > MAX_VALUES + 1:
@@ -189,7 +201,7 @@ def decoding(raw: bytes, limits: Limits) -> Generator[None, None, Any]:
     if 6 * len(raw) > MAX_JSON_BYTES:  # an escaped character is six bytes at most
         room = MAX_JSON_BYTES - JSON_AROUND_VALUE * values
         for at in range(0, len(raw), JSON_SLICE):
-            room -= json_bytes_at_most(raw[at : at + JSON_SLICE])
+            room -= json_bytes_at_most(bytes(raw[at : at + JSON_SLICE]))
             yield
         if room < 0:
             raise ValueRefused(
@@ -201,8 +213,9 @@ def decoding(raw: bytes, limits: Limits) -> Generator[None, None, Any]:
     finally:
         gc.enable()
     yield
-    if not is_plain(value, limits.value_depth):
-        yield
+    plain = is_plain(value, limits.value_depth)
+    yield
+    if not plain:
         _refuse(value, limits.value_depth, "")
     return value
 
@@ -216,7 +229,7 @@ def drained(pieces: Generator[None, None, T]) -> T:
             return cast(T, end.value)
 
 
-def _unpacked(raw: bytes, limits: Limits) -> Any:
+def _unpacked(raw: bytes | memoryview, limits: Limits) -> Any:
     try:
         return msgspec.msgpack.decode(raw)
     except RecursionError:

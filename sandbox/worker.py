@@ -84,7 +84,7 @@ def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed
                 channel.send(Progress(fraction, text.decode("utf-8", "replace")))
                 step = vm.step()
             case ("done", value, _):
-                return Done(value)
+                return Done(memoryview(value))
             case ("memory", _, _):
                 return Failed("memory_limit", "not enough memory", "")
             case _:

@@ -5,7 +5,7 @@ A validation that could take longer than the bound is refused. Schemas are compi
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -15,6 +15,7 @@ import jsonschema_rs
 
 from agents.shapes.schema import compile_schema, pattern_kib, patterns_of, subschemas
 from agents.shapes.schema_work import MAX_WORK, Counts, Plan, Weights, counted, plan_of, work
+from engine.values import drained
 
 # Bound on all compiled schemas together. One of 1,000 values takes 0.5 MiB, and its plan as much.
 KEPT_BYTES = 64 * 1024 * 1024
@@ -29,6 +30,8 @@ _TELL_ERRORS = 1_000
 _BRANCHING = ("anyOf", "oneOf")
 # A validation below this much work costs less than charging for it.
 _FREE_WORK = 20_000
+# A value with more values than this is counted, measured and validated with a pause between each: 1 ms of counting.
+PAUSE_VALUES = 10_000
 
 Working = Callable[[], AbstractContextManager[None]]
 
@@ -77,9 +80,14 @@ class CheckedSchema:
         self._made: _Made | None = None
 
     def wrong(self, value: Any, working: Working = nullcontext) -> Wrong | None:
+        """`validating`, without a pause."""
+        return drained(self.validating(value, working))
+
+    def validating(self, value: Any, working: Working) -> Generator[None, None, Wrong | None]:
         """The first violation, or None. All but a little of the work is done inside `working()`.
 
-        Raises TooMuchWork, and ValueError for a schema that does not compile.
+        Yields between pieces of the work if the value is not small: a caller on the event loop lets other tasks run
+        there. Raises TooMuchWork, and ValueError for a schema that does not compile.
         """
         made = self._made
         if made is None:
@@ -90,12 +98,18 @@ class CheckedSchema:
             return None
         with working():  # counting is work too: 0.1 us a value
             counts = counted(value)
-            bound = made.total.of(counts)
-            if bound > MAX_WORK and work(made.plan, value) > MAX_WORK:
+        if made.total.of(counts) > MAX_WORK:
+            yield
+            with working():
+                needed = work(made.plan, value)
+            if needed > MAX_WORK:
                 raise TooMuchWork(
                     f"{counts.values} values with {counts.chars} characters are too much to check against a schema of "
                     f"{self._nodes} values: that could take longer than {MAX_WORK // 100_000} ms"
                 )
+        if counts.values > PAUSE_VALUES:
+            yield
+        with working():
             return None if made.validator.is_valid(value) else self._told(value, counts, made.validator)
 
     def made(self) -> _Made:

@@ -1,6 +1,6 @@
 """Validation of tools' parameters with their JSON Schema: one code path for REST, MCP and the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,6 +9,7 @@ from jsonschema_rs import ValidationError
 from agents.shapes.checked import CheckedSchema, TooMuchWork, Working, Wrong
 from agents.shapes.shape import WrongShape
 from engine.errors import Code, Problem
+from engine.values import drained
 
 # An error lists at most this many of an enum's values: as many as a person reads.
 _SHOWN_OPTIONS = 32
@@ -21,13 +22,18 @@ class Parameters:
         self._checked = CheckedSchema(schema)
 
     def check(self, params: Mapping[str, Any], working: Working = nullcontext) -> None:
+        """`checking`, without a pause."""
+        drained(self.checking(params, working))
+
+    def checking(self, params: Mapping[str, Any], working: Working) -> Generator[None, None, None]:
         """Raise Problem `bad_request` for the first violation, in the order of the schema, naming the parameter.
 
         Also for parameters that take too much work to validate. All but a little of the work is done inside
-        `working()`. Raises Problem `tool_error` for a schema that an older version accepted and this one does not.
+        `working()`; yields between pieces of it for large ones. Raises Problem `tool_error` for a schema that an older
+        version accepted and this one does not.
         """
         try:
-            wrong = self._checked.wrong(params, working)
+            wrong = yield from self._checked.validating(params, working)
         except TooMuchWork as much:
             raise Problem(Code.BAD_REQUEST, f"the parameters are too large: {much}") from None
         except (ValueError, ValidationError, WrongShape):
@@ -36,10 +42,13 @@ class Parameters:
             raise Problem(Code.BAD_REQUEST, _text(wrong, params))
 
 
-def check_answer(answers: CheckedSchema | None, value: Any, working: Working = nullcontext) -> None:
-    """Raise WrongShape for a tool's answer that does not match `tool.returns`, or takes too much work to validate."""
+def checking_answer(answers: CheckedSchema, value: Any, working: Working) -> Generator[None, None, None]:
+    """Raise WrongShape for a tool's answer that does not match `tool.returns`, or takes too much work to validate.
+
+    Yields between pieces of the work for a large answer.
+    """
     try:
-        wrong = None if answers is None else answers.wrong(value, working)
+        wrong = yield from answers.validating(value, working)
     except TooMuchWork as much:
         raise WrongShape(f"the answer of tool.execute is too large for tool.returns: {much}") from None
     except (ValueError, ValidationError):

@@ -12,11 +12,12 @@ from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package
 from agents.shapes.checked import CheckedSchema
-from agents.shapes.parameters import check_answer
+from agents.shapes.parameters import checking_answer
 from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
 from agents.shapes.shape import ToolAnnotations, ToolDeclaration, WrongShape, narrowed, tool_declaration
 from agents.tool import Called, Tool, ToolInfo
 from engine.config import ScriptEntry
+from engine.host.pieces import in_pieces
 from engine.run import Authority
 
 
@@ -61,7 +62,9 @@ class LuaTool:
         given = with_defaults(self.info.parameters, params)
         result = await self.script.run("execute", (given,), call, self.authority)
         try:
-            check_answer(self._answers, result.value, partial(self.script.engine.work_for, call.tenant))
+            if self._answers is not None:
+                working = partial(self.script.engine.work_for, call.tenant)
+                await in_pieces(checking_answer(self._answers, result.value, working))
         except WrongShape as wrong:
             raise self.script.wrong_shape(result, str(wrong)) from None
         return Called(result.value, result)

@@ -14,12 +14,13 @@ from agents.code.kind import Kind
 from agents.code.loading import Loading, Place
 from agents.code.python import PythonCode, Unusable
 from agents.shapes.checked import CheckedSchema
-from agents.shapes.parameters import check_answer
+from agents.shapes.parameters import checking_answer
 from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
 from agents.shapes.shape import JSON, ToolAnnotations, WrongShape, narrowed, tool_declaration
 from agents.tool import Called, Tool, ToolInfo
 from engine.config import PythonEntry
 from engine.errors import Code, Problem
+from engine.host.pieces import in_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ class PythonTool:
 
         answer = await self.code.run(step, call, self.tools)
         try:
-            check_answer(self._answers, answer.value, partial(self.code.engine.work_for, call.tenant))
+            if self._answers is not None:
+                working = partial(self.code.engine.work_for, call.tenant)
+                await in_pieces(checking_answer(self._answers, answer.value, working))
         except WrongShape as wrong:
             raise self.code.wrong_shape(answer.run_id, str(wrong)) from None
         return Called(answer.value)

@@ -47,7 +47,8 @@ class FrameDecoder:
             end = start + HEADER_BYTES + length
             if len(buffer) < end:
                 break
-            frames.append(bytes(buffer[start + HEADER_BYTES : end]))
+            with memoryview(buffer) as view:  # one copy of a large payload, not two
+                frames.append(bytes(view[start + HEADER_BYTES : end]))
             start = end
         if start:
             del buffer[:start]

@@ -97,7 +97,7 @@ class Routes:
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = exchange.params.get("agent")
         called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        return _charged(
+        return await _charged(
             exchange, json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
         )
 
@@ -105,7 +105,7 @@ class Routes:
         arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
-        return _charged(exchange, json_answer({"result": value} if wrapped else value))
+        return await _charged(exchange, json_answer({"result": value} if wrapped else value))
 
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
@@ -136,10 +136,11 @@ async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> 
     return body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts)))
 
 
-def _charged(exchange: Exchange, answer: Answer) -> Answer:
-    """The answer of a script, charged if it is large."""
+async def _charged(exchange: Exchange, answer: Answer) -> Answer:
+    """The answer of a script. The rendering of a large one is charged, and other tasks run before it is sent."""
     if cpu_s := render_cpu_s(len(answer.body)):
         exchange.charge(cpu_s)
+        await trio.lowlevel.checkpoint()
     return answer
 
 
