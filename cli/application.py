@@ -26,6 +26,10 @@ unknown name, the configuration, or a failure of the engine; 130 interrupted by 
 # the program imports none. A test compares the lines with the commands' docstrings.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve", "Serve agents, tools and knowledge over REST and MCP until SIGTERM or Ctrl-C."),
+    "demo": (
+        "demo:demo",
+        "Write the demo to a folder (engine-demo), fill its store, and serve it. What exists is left as it is.",
+    ),
     "init": ("init:init", "Write a commented engine.toml and an empty store. What exists is left as it is."),
     "doctor": (
         "doctor:doctor",
