@@ -37,7 +37,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "body", "a request's JSON is parsed and checked",
-            None, 100_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
+            None, 50_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
             "the tenant's CPU seconds",
         ),
         WorkSpec(
@@ -53,7 +53,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "answer", "what a script returns is decoded and checked",
-            None, 100_000, "limits.output_bytes; values and keys, counted before decoding",
+            None, 50_000, "limits.output_bytes; values and keys, counted before decoding",
             "the tenant's CPU seconds",
         ),
         WorkSpec(
@@ -67,7 +67,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "arguments", "the arguments of a host call are decoded",
-            None, 100_000, "output_bytes; values by counting before decoding", "the run's CPU seconds",
+            None, 50_000, "output_bytes; values by counting before decoding", "the run's CPU seconds",
         ),
         WorkSpec(
             "calls", "host calls hold arguments, bodies and answers",
@@ -75,11 +75,11 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "table", "a table is written as the JSON of a request",
-            2 * 1024 * 1024, 100_000, "as msgpack, before it is decoded", "the run's CPU seconds",
+            2 * 1024 * 1024, 50_000, "as msgpack, before it is decoded", "the run's CPU seconds",
         ),
         WorkSpec(
             "json", "the JSON of a host's answer is parsed",
-            8 * 1024 * 1024, 100_000, "by counting before; beyond it the script parses", "the run's CPU seconds",
+            8 * 1024 * 1024, 50_000, "by counting before; beyond it the script parses", "the run's CPU seconds",
         ),
         WorkSpec(
             "veil", "a host's answer is searched for secrets",

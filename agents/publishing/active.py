@@ -43,7 +43,7 @@ log = structlog.get_logger("agents.active")
 LOOK_EVERY_S = 0.2
 # Of tenants without a request under way, this much is kept: scripts in bytes, and tenants at all. Tenants with more
 # than a share of the bytes make room first, so that a few large ones do not evict every small one.
-KEPT_BYTES = 64 * MIB
+KEPT_BYTES = 32 * MIB
 SHARE_BYTES = KEPT_BYTES // 16
 KEPT_TENANTS = 2_000
 # Of versions that are made what is called, as many are read at a time.

@@ -47,7 +47,7 @@ MAX_REQUEST_HEADERS = 64
 MAX_REQUEST_HEADER_BYTES = 16 * 1024
 # Beyond these a script has to decode by itself, in its own memory and CPU time. Lists in lists are the worst of a text
 # with so many values (30 ms), texts full of escapes the worst of so many bytes (20 ms, measured).
-MAX_JSON_VALUES = 100_000
+MAX_JSON_VALUES = 50_000
 MAX_JSON_BYTES = 8 * MIB
 # A table that is sent as JSON, as the worker packed it; control characters become six times as many bytes (20 ms).
 MAX_TABLE_BYTES = 2 * MIB

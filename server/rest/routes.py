@@ -14,14 +14,16 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 
 from agents.agent import Call
 from engine.errors import Code, Problem, leaf
-from sandbox.wire.limits import SPECS
+from engine.host.pieces import in_pieces
+from engine.run import RunResult
+from sandbox.wire.limits import MIB, SPECS
 from server.about import engine_version
 from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.http.body import read_object, unwrap
 from server.http.routes import ANY, Found, Need, Route, Table, not_taken, options
 from server.http.target import MCP_PATH
 from server.logs import report
-from server.problems import Answer, body_answer, encode, internal, json_answer, problem_answer, render_cpu_s
+from server.problems import Answer, body_answer, encode, encoding, internal, json_answer, problem_answer, render_cpu_s
 from server.rest import publish, usage
 from server.rest.admin import Admin
 
@@ -34,6 +36,9 @@ FLAT_TOOLS = frozenset({"search", "get", "sources"})
 # The rules of calls, which bypass Quart: its contexts, request and response objects were a sixth of the cost of a
 # prompt.
 _CALLED = frozenset({"/tools/<name>", "/agents/<name>/prompt"})
+
+# An answer from a worker that sent at least this many bytes is rendered in pieces.
+RENDERED_AT_ONCE = MIB
 
 # Lists are rendered in pieces of this size: 10 ms each.
 _LISTED_AT_ONCE = 512 * 1024
@@ -97,15 +102,14 @@ class Routes:
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = exchange.params.get("agent")
         called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        return await _charged(
-            exchange, json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
-        )
+        value = called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value}
+        return await _charged(exchange, value, called.run)
 
     async def prompt(self, exchange: Exchange, name: str) -> Answer:
         arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
-        return await _charged(exchange, json_answer({"result": value} if wrapped else value))
+        return await _charged(exchange, {"result": value} if wrapped else value, resolved.run)
 
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
@@ -136,11 +140,15 @@ async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> 
     return body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts)))
 
 
-async def _charged(exchange: Exchange, answer: Answer) -> Answer:
-    """The answer of a script. The rendering of a large one is charged, and other tasks run before it is sent."""
+async def _charged(exchange: Exchange, value: Any, run: RunResult | None) -> Answer:
+    """The answer of a script. The rendering of a large one is charged, and done in pieces."""
+    if run is None or run.usage.bytes_out < RENDERED_AT_ONCE:
+        answer = json_answer(value)
+    else:
+        answer = body_answer(await in_pieces(encoding(value)))
     if cpu_s := render_cpu_s(len(answer.body)):
         exchange.charge(cpu_s)
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()  # before it is copied behind its head, and sent
     return answer
 
 
