@@ -19,9 +19,9 @@ from engine.egress.secrets import EMPTY_VAULT, NO_REFERENCES, NoSecrets, Referen
 from engine.errors import Code, LimitUse, Problem, ungrouped
 from engine.host.lag import LoopWatch, watched
 from engine.metrics import Metrics
-from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, shown
+from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, as_json, bind_quotas
 from engine.run import SILENT, Hearers, Prepared, RunRequest, RunResult, Usage
-from engine.scheduling.scheduler import Refused, Scheduler, Ticket
+from engine.scheduling.scheduler import NotAdmitted, Scheduler, Ticket
 from engine.scheduling.turns import Turn, Turns
 from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits, within
 from engine.usage import Accounts, Book
@@ -36,7 +36,7 @@ log = structlog.get_logger("engine")
 
 # Runs that were put aside for others: each holds a worker. A tenant may hold as many places as it leaves for others,
 # so that several tenants' endless loops together do not hold all of them.
-ASIDE = 12
+SUSPENDED = 12
 # Scripts that may wait for being described, whatever the tenant's queue: the loader bounds how many it asks at a time.
 DESCRIBED_AT_ONCE = 1_000
 # Limits that were bound for scripts and tenants, and redactors that were made: beyond so many different ones all are
@@ -112,7 +112,7 @@ class Engine:
         total = tenants.total
         self._scheduler = Scheduler(
             pool.settings.workers,
-            pool.settings.workers + pool.settings.aside,
+            pool.settings.workers + pool.settings.suspended,
             total.queue_length if tenants.enabled else None,
         )
         # What quotas have been used. None where there is one tenant: then only the bounds of its queue and of its runs
@@ -208,7 +208,7 @@ class Engine:
     def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, dict[str, Any]]:
         """The tenant's quotas as `GET /limits` shows them: those that are in force. `stored` is what it has stored."""
         used = self._quota_use(tenant)
-        quotas = shown(self.quotas_for(tenant), used if stored is None else {**used, "stored_bytes": stored})
+        quotas = as_json(self.quotas_for(tenant), used if stored is None else {**used, "stored_bytes": stored})
         if self._ledger is None:
             return {name: quotas[name] for name in ("concurrent_runs", "queue_length")}
         return quotas
@@ -279,7 +279,7 @@ class Engine:
         assert inside.turn is not None
         started = trio.current_time()
         async with self._nested[depth - 1]:
-            request = msgspec.structs.replace(request, limits=within(request.limits, inside.left()))
+            request = msgspec.structs.replace(request, limits=within(request.limits, inside.remaining()))
             prepared = msgspec.structs.replace(prepared, request=request)
             result = await self._run(prepared, inside.turn, trio.current_time() - started, nested=True)
         inside.charge(result.usage)
@@ -317,7 +317,7 @@ class Engine:
             may_wait=describes or self._config.tenants.on_limit == "queue",
             at_once=True,
         )
-        if isinstance(offered, Refused):
+        if isinstance(offered, NotAdmitted):
             raise _no_room(offered, quotas)
         self._idle = trio.Event() if self._idle.is_set() else self._idle
         if offered.started_at is not None:  # at once, as most are: no event, no scope, no trip through the scheduler
@@ -426,7 +426,7 @@ async def inspect_workers(pool: Pool, metrics: Metrics) -> None:
         await trio.sleep(INSPECT_S)
 
 
-def _no_room(refused: Refused, quotas: BoundQuotas) -> Problem:
+def _no_room(refused: NotAdmitted, quotas: BoundQuotas) -> Problem:
     """What a caller is told whose run finds no room. The engine's own queue is not shown: others' runs are in it."""
     if refused.engine_wide:
         use = LimitUse("queue_length", refused.bound, None, "count", "engine")
@@ -448,7 +448,7 @@ def pool_settings(config: Config) -> PoolSettings:
     return PoolSettings(
         workers=config.sandbox.workers or len(os.sched_getaffinity(0)),
         max_depth=MAX_DEPTH,
-        aside=ASIDE,
+        suspended=SUSPENDED,
         reserve=config.sandbox.reserve,
         isolation=config.sandbox.isolation,
         max_runs_per_worker=config.sandbox.max_runs_per_worker,

@@ -82,9 +82,9 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
     except RecursionError:
         raise Problem(Code.BAD_REQUEST, "an argument is nested too deep") from None
     key = (script.digest, script.name)
-    is_kept = worker.kept.use(key)
+    is_kept = worker.scripts.use(key)
     if not is_kept:
-        worker.kept.keep(key, len(script.source), True)
+        worker.scripts.add(key, len(script.source), True)
     return Run(
         source=None if is_kept else script.source,
         digest=script.digest,
@@ -121,7 +121,15 @@ class _Recorder:
         self.nested_calls = 0
         room = bridge.room(request)
         self._context = HostContext(
-            request, self.run_id, self._hint, self._left, self._charge, turn, room, prepared.secrets, prepared.hearers
+            request,
+            self.run_id,
+            self._hint,
+            self._remaining,
+            self._charge,
+            turn,
+            room,
+            prepared.secrets,
+            prepared.hearers,
         )
         self.end_calls = room.close  # what they hold is given back, whatever became of them
 
@@ -150,7 +158,7 @@ class _Recorder:
         self._worker.kill(Mark(Outcome.CALL_LIMIT, "host_calls", bound + 1))
         return False
 
-    def _left(self) -> dict[str, float]:
+    def _remaining(self) -> dict[str, float]:
         return {
             "timeout_s": max(0.0, self._deadline - trio.current_time()),
             "cpu_s": self._turn.cpu_left(self._worker),

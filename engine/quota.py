@@ -204,7 +204,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class _Account:
+class _Meter:
     requests: Bucket
     cpu_s: Window = field(default_factory=Window)
     host_calls: Window = field(default_factory=Window)
@@ -228,7 +228,7 @@ class Ledger:
     def __init__(self, totals: Totals, now: float) -> None:
         self._all = Bucket.full(totals.requests_per_second, totals.burst, now)
         # Invariant: ordered by last_used, longest ago first.
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._meters: OrderedDict[str, _Meter] = OrderedDict()
 
     def request(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
         """One request of this tenant: counted, unless it is refused. A refused one uses nothing up.
@@ -237,8 +237,8 @@ class Ledger:
         is left in the engine's: many busy tenants then refuse each other, and not the one that asks rarely. (The rule
         of A. Choudhury and E. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
         """
-        account = self._account(tenant, quotas, now)
-        own, everybody = account.requests, self._all
+        meter = self._meter(tenant, quotas, now)
+        own, everybody = meter.requests, self._all
         rate, burst = quotas["requests_per_second"], quotas["burst"]
         if (own.rate, own.size) != (rate, burst):  # the operator changed them
             own.refill(now)
@@ -258,20 +258,20 @@ class Ledger:
 
     def may_begin(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
         """Whether a run of this tenant may begin, by what its runs used within the last minute."""
-        account = self._accounts.get(tenant)
-        if account is None:
+        meter = self._meters.get(tenant)
+        if meter is None:
             return None
-        return self._over(account.cpu_s, "cpu_seconds_per_minute", quotas, now) or self._over(
-            account.host_calls, "host_calls_per_minute", quotas, now
+        return self._over(meter.cpu_s, "cpu_seconds_per_minute", quotas, now) or self._over(
+            meter.host_calls, "host_calls_per_minute", quotas, now
         )
 
     def cpu(self, tenant: str, quotas: BoundQuotas, seconds: float, now: float) -> Exceeded | None:
         """A run used CPU time. What it exceeds, if that was more than the tenant has."""
-        return self._spend(self._account(tenant, quotas, now).cpu_s, "cpu_seconds_per_minute", quotas, seconds, now)
+        return self._spend(self._meter(tenant, quotas, now).cpu_s, "cpu_seconds_per_minute", quotas, seconds, now)
 
     def host_call(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
         """A run makes one host call. When it is one too many it is not counted, and must not be answered."""
-        window = self._account(tenant, quotas, now).host_calls
+        window = self._meter(tenant, quotas, now).host_calls
         if over := self._over(window, "host_calls_per_minute", quotas, now):
             return over
         window.add(1, now)
@@ -279,12 +279,12 @@ class Ledger:
 
     def used(self, tenant: str, now: float) -> dict[str, float]:
         """What the tenant has used of `cpu_seconds_per_minute` and `host_calls_per_minute`."""
-        account = self._accounts.get(tenant)
-        if account is None:
+        meter = self._meters.get(tenant)
+        if meter is None:
             return {"cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
         return {
-            "cpu_seconds_per_minute": round(account.cpu_s.used(now), 3),
-            "host_calls_per_minute": int(account.host_calls.used(now)),
+            "cpu_seconds_per_minute": round(meter.cpu_s.used(now), 3),
+            "host_calls_per_minute": int(meter.host_calls.used(now)),
         }
 
     @staticmethod
@@ -297,26 +297,26 @@ class Ledger:
         window.add(amount, now)
         return Ledger._over(window, name, quotas, now)
 
-    def _account(self, tenant: str, quotas: BoundQuotas, now: float) -> _Account:
-        account = self._accounts.get(tenant)
-        if account is None:
+    def _meter(self, tenant: str, quotas: BoundQuotas, now: float) -> _Meter:
+        meter = self._meters.get(tenant)
+        if meter is None:
             bucket = Bucket.full(quotas["requests_per_second"], quotas["burst"], now)
-            account = self._accounts[tenant] = _Account(bucket)
+            meter = self._meters[tenant] = _Meter(bucket)
         else:
-            self._accounts.move_to_end(tenant)
-        account.last_used = now
-        while self._is_blank(next(iter(self._accounts.values())), now):
-            self._accounts.popitem(last=False)
-        return account
+            self._meters.move_to_end(tenant)
+        meter.last_used = now
+        while self._is_blank(next(iter(self._meters.values())), now):
+            self._meters.popitem(last=False)
+        return meter
 
     @staticmethod
-    def _is_blank(account: _Account, now: float) -> bool:
+    def _is_blank(meter: _Meter, now: float) -> bool:
         """Whether it is as a new one: its minute is over and its bucket full again."""
-        idle_s = now - account.last_used
-        return idle_s > _FORGET_S and account.requests.level + idle_s * account.requests.rate >= account.requests.size
+        idle_s = now - meter.last_used
+        return idle_s > _FORGET_S and meter.requests.level + idle_s * meter.requests.rate >= meter.requests.size
 
 
-def shown(quotas: BoundQuotas, used: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+def as_json(quotas: BoundQuotas, used: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """As `GET /limits` shows them: `{NAME: {value, unit, source, used}}`; `used` is null where nothing is counted."""
     return {
         name: {

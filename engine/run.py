@@ -29,7 +29,7 @@ class Script:
     digest: str
 
     @classmethod
-    def of(cls, name: str, source: bytes) -> "Script":
+    def from_source(cls, name: str, source: bytes) -> "Script":
         return cls(name, source, hashlib.sha256(source).hexdigest())
 
 

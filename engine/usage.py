@@ -126,7 +126,7 @@ class Book:
         for account, sums in sheet.items():
             self._sums(account).add(sums)
 
-    def of(self, tenant: str) -> dict[Account, Sums]:
+    def sums_of(self, tenant: str) -> dict[Account, Sums]:
         """What was noted of one tenant and not taken yet."""
         return {account: sums for account, sums in self._sheet.items() if account.tenant == tenant}
 

@@ -8,8 +8,8 @@ from sandbox.confine.plan import Plan
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire import messages
 from sandbox.wire.frame import HEADER_BYTES, encode_frame
-from sandbox.wire.kept import Kept
 from sandbox.wire.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.wire.script_cache import ScriptCache
 
 # How a worker ends by itself. Any other status is evidence for the supervisor.
 EXIT_CHANNEL_CLOSED = 0
@@ -37,14 +37,14 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
         if not isinstance(_execute(vm, _REHEARSAL, (_REHEARSED, b"t"), channel), Done):
             os._exit(EXIT_BROKEN)
         vm = VM(prelude)
-        kept: Kept[Code] = Kept()
+        scripts: ScriptCache[Code] = ScriptCache()
         channel.send(Ready(messages.PROTOCOL_VERSION, layers))
         while True:
             run = channel.receive()
             if not isinstance(run, Run):
                 os._exit(EXIT_BROKEN)
             key = (run.digest, run.chunk_name)
-            code = kept.use(key) if run.source is None else (run.source, b"t")
+            code = scripts.use(key) if run.source is None else (run.source, b"t")
             if code is None:
                 os._exit(EXIT_BROKEN)
             channel.send(_execute(vm, run, code, channel))
@@ -53,7 +53,7 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
             del vm
             vm = VM(prelude)
             if run.source is not None:
-                kept.keep(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
+                scripts.add(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
     except BaseException:  # a traceback would open source files, which seccomp answers with SIGSYS
         os._exit(EXIT_BROKEN)
 

@@ -43,17 +43,17 @@ class CallDenied(CallRefused):
 
 
 class HostContext(msgspec.Struct, frozen=True):
-    """On whose behalf a handler acts: the run, its name in logs, and its log (`level`, `text`).
+    """The run that a handler acts for: its request, its name in logs, and its log (`level`, `text`).
 
-    `left` is what the run has left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes what a run cost that was
-    made on its behalf; `turn` is the turn at computing that both share, `room` what its calls hold: both None in tests
-    of handlers. `secrets` are the run's placeholders, `hearers` its caller's.
+    `remaining` is what is left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes the cost of a nested run;
+    `turn` is the turn that both share, `room` what the run's calls hold in memory: both None in tests of handlers.
+    `secrets` are the run's placeholders, `hearers` its caller's.
     """
 
     request: RunRequest
     run_id: str
     log: Callable[[str, str], None]
-    left: Callable[[], Mapping[str, float]]
+    remaining: Callable[[], Mapping[str, float]]
     charge: Callable[[Usage], None]
     turn: Turn | None = None
     room: Room | None = None

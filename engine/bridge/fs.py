@@ -81,7 +81,7 @@ def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
     async def read(context: HostContext, arguments: ReadArguments) -> bytes:
         folder, parts = _where(context.request, arguments.path)
         if not parts:
-            raise CallRefused(f"path: {_shown(parts)} is the script's own folder, not a file in it")
+            raise CallRefused(f"path: {_as_text(parts)} is the script's own folder, not a file in it")
         limits = context.request.limits
         set_by = f"fs_bytes, set by the {limits.sources['fs_bytes']}"
         return await in_thread(
@@ -139,7 +139,7 @@ def parse_path(path: object) -> Parts:
         return ()
     if len(raw) > MAX_PATH_BYTES:
         raise ValueError(f"is {len(raw)} bytes long; the limit is {MAX_PATH_BYTES}")
-    shown = _shown((raw,))
+    shown = _as_text((raw,))
     if b"\0" in raw:
         raise ValueError(f"{shown} holds a zero byte")
     if b"\\" in raw:
@@ -256,7 +256,7 @@ def _is_same(path: Path, info: os.stat_result) -> bool:
 
 def _require_not_private(info: os.stat_result, parts: Parts, private: Iterable[Path]) -> None:
     if any(_is_same(path, info) for path in private):
-        raise CallDenied(f"{_shown(parts)} is a file of the engine's own, which no script may read")
+        raise CallDenied(f"{_as_text(parts)} is a file of the engine's own, which no script may read")
 
 
 def list_folder(
@@ -274,7 +274,7 @@ def list_folder(
     with _opened_folder(root, parts, private) as folder, _refusals(parts), os.scandir(folder) as listing:
         for count, entry in enumerate(listing):
             if count >= MAX_ENTRIES:
-                raise CallRefused(f"{_shown(parts)} has more than {MAX_ENTRIES} entries, too many to list")
+                raise CallRefused(f"{_as_text(parts)} has more than {MAX_ENTRIES} entries, too many to list")
             if matchers is not None and not any(matcher.match(entry.name) for matcher in matchers):
                 continue
             try:
@@ -326,7 +326,7 @@ def _opened_folder(root: Path, parts: Parts, private: Iterable[Path]) -> Iterato
             current = below
             info = os.fstat(current)
             if any(_is_same(path, info) for path in private):
-                raise CallDenied(f"{_shown(parts[:depth])} is a folder of the engine's own, which no script may read")
+                raise CallDenied(f"{_as_text(parts[:depth])} is a folder of the engine's own, which no script may read")
         yield current
     finally:
         os.close(current)
@@ -356,7 +356,7 @@ def _refusals(parts: Parts, *, folder: int | None = None) -> Iterator[None]:
             raise
         if error.errno == errno.ENOTDIR and folder is not None and _is_link(folder, parts[-1]):
             why = _SCRIPTS_FAULT[errno.ELOOP]
-        raise CallRefused(f"{_shown(parts)}: {why}") from None
+        raise CallRefused(f"{_as_text(parts)}: {why}") from None
 
 
 def _is_link(folder: int, name: bytes) -> bool:
@@ -376,11 +376,11 @@ _NOT_A_FILE = {
 def _require_file(info: os.stat_result, parts: Parts) -> None:
     kind = _kind(info)
     if kind != "file":
-        raise CallRefused(f"{_shown(parts)}: {_NOT_A_FILE[kind]}")
+        raise CallRefused(f"{_as_text(parts)}: {_NOT_A_FILE[kind]}")
 
 
 def _too_large(parts: Parts, size: str, bound: int, set_by: str) -> CallRefused:
-    return CallRefused(f"{_shown(parts)} has {size} bytes; the limit is {bound} ({set_by})")
+    return CallRefused(f"{_as_text(parts)} has {size} bytes; the limit is {bound} ({set_by})")
 
 
 def _text(raw: bytes) -> str | bytes:
@@ -390,7 +390,7 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _shown(parts: Parts) -> str:
+def _as_text(parts: Parts) -> str:
     """A path in an error: quoted, in part when it is long, with what is no text spelled out."""
     text = b"/".join(parts).decode(errors="surrogateescape") or "."
     return repr(text if len(text) <= 128 else f"{text[:127]}…").replace("\\udc", "\\x")

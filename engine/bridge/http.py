@@ -25,14 +25,14 @@ from engine.bridge.families import Family, Host
 from engine.bridge.room import SMALL_BYTES, Hold, NoRoom
 from engine.egress import rules as egress
 from engine.egress.rules import Scalar, Target
-from engine.egress.secrets import SecretRefused, Veil
+from engine.egress.secrets import Scrubber, SecretRefused
 from engine.errors import ungrouped
 from sandbox.wire.limits import MIB
 
 if TYPE_CHECKING:  # 40 ms that a service without http calls does not spend: `_Connections.outbound`
     import httpcore2
 
-    from engine.egress.outbound import Answer, Lookup, Outbound, Request, Trace
+    from engine.egress.outbound import Lookup, Outbound, Request, Response, Trace
 
 log = structlog.get_logger("engine.egress")
 
@@ -53,7 +53,7 @@ MAX_JSON_BYTES = 8 * MIB
 MAX_TABLE_BYTES = 2 * MIB
 
 # Bytes that are searched for secrets without a thread: about a millisecond.
-VEILED_AT_ONCE = 1024 * 1024
+SCRUBBED_AT_ONCE = 1024 * 1024
 
 # RFC 9110 section 5.1 and 5.5. Control characters would end the header.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -173,7 +173,7 @@ class _Connections:
 async def _call(connections: _Connections, method: str, context: HostContext, arguments: HttpArguments) -> Any:
     outbound = connections.outbound()
     request = _request(method, arguments, context.request.limits.values.http_bytes, context)
-    seconds = _seconds(arguments.timeout, context.left()["timeout_s"])
+    seconds = _seconds(arguments.timeout, context.remaining()["timeout_s"])
     del arguments  # from here on the request is all that is kept
     hold = context.hold()
     try:
@@ -221,8 +221,11 @@ async def _hop(
             record.decision = "refused: a secret"
             raise CallDenied(str(refusal)) from None
         record.secrets = filled.used
-        veil = context.secrets.veil(target, filled.forms)
-        if veil and (asked := next((name for name, _ in request.headers if name.decode() in _FORM), None)) is not None:
+        scrubber = context.secrets.scrubber(target, filled.forms)
+        if (
+            scrubber
+            and (asked := next((name for name, _ in request.headers if name.decode() in _FORM), None)) is not None
+        ):
             record.decision = "refused: a secret"
             raise CallDenied(_refused_form(asked.decode(), target))
         if filled.body is not request.body:
@@ -233,20 +236,22 @@ async def _hop(
                 run.tenant.id, leaving, lambda address: egress.may_connect(rules, address, target.port), record.trace
             ) as answer:
                 # From the request as the script made it: what the next host may have of secrets is decided there.
-                following = _redirect(request, answer, veil)
+                following = _redirect(request, answer, scrubber)
                 if following is None:
-                    if veil and (form := _unsearched(answer)) is not None:
+                    if scrubber and (form := _unsearched(answer)) is not None:
                         record.decision = "refused: a secret"
                         raise CallDenied(f"the answer of {target.host} {form}, which is not handed on: {_BOUND}")
-                    body = await answer.read(limits.http_bytes, "limits.http_bytes", hold.take, keep_coded=bool(veil))
-                    if await _veiled(answer.coded, veil, context) is not answer.coded:
+                    body = await answer.read(
+                        limits.http_bytes, "limits.http_bytes", hold.take, keep_coded=bool(scrubber)
+                    )
+                    if await _scrub(answer.coded, scrubber, context) is not answer.coded:
                         record.decision = "refused: a secret"
                         raise CallDenied(
                             f"the answer of {target.host} {_TAKEN_APART}, which is not handed on: {_BOUND}"
                         )
-                    headers = {veil.text(name): veil.text(value) for name, value in answer.headers.items()}
-                    body = await _veiled(body, veil, context)
-                    return _shown(answer.status, headers, body, target.url, veil, context)
+                    headers = {scrubber.text(name): scrubber.text(value) for name, value in answer.headers.items()}
+                    body = await _scrub(body, scrubber, context)
+                    return _as_value(answer.status, headers, body, target.url, scrubber, context)
                 await answer.discard()
                 return following
         except NotPermitted as refusal:
@@ -265,7 +270,7 @@ def _refused_form(name: str, target: Target) -> str:
     return f"headers: {name} chooses the form in which {target.authority} answers, and a secret is bound to that host"
 
 
-def _unsearched(answer: "Answer") -> str | None:
+def _unsearched(answer: "Response") -> str | None:
     """In which form an answer comes that cannot be searched for secrets, or None."""
     content_type = answer.headers.get("content-type", "").lower()
     if answer.status in _PARTIAL or "content-range" in answer.headers or "multipart/" in content_type:
@@ -277,14 +282,14 @@ def _unsearched(answer: "Answer") -> str | None:
     return None
 
 
-async def _veiled(body: bytes | bytearray, veil: Veil, context: HostContext) -> bytes | bytearray:
+async def _scrub(body: bytes | bytearray, scrubber: Scrubber, context: HostContext) -> bytes | bytearray:
     """The body without secrets. Where that is work, it is done in a thread and is part of what the run cost."""
-    if veil.work(len(body)) <= VEILED_AT_ONCE:
-        return veil.data(body)
+    if scrubber.work(len(body)) <= SCRUBBED_AT_ONCE:
+        return scrubber.data(body)
 
     def work() -> tuple[bytes | bytearray, float]:
         started = time.thread_time()
-        return veil.data(body), time.thread_time() - started
+        return scrubber.data(body), time.thread_time() - started
 
     body, cpu_s = await trio.to_thread.run_sync(work)
     context.worked(cpu_s)
@@ -424,13 +429,13 @@ def _on_the_wire(
     return tuple((name.encode("ascii"), value.encode()) for name, value in {**ours, **headers}.items())
 
 
-def _redirect(request: "Request", answer: "Answer", veil: Veil) -> "Request | None":
+def _redirect(request: "Request", answer: "Response", scrubber: Scrubber) -> "Request | None":
     """The request that an answer redirects to, or None. Raises CallRefused for a place that is none."""
     location = answer.headers.get("location")
     if answer.status not in _REDIRECTS or location is None:
         return None
     try:
-        target = egress.redirected(request.target, veil.location(location))
+        target = egress.redirected(request.target, scrubber.location(location))
     except ValueError as error:
         raise CallRefused(f"the answer of {request.target.host} redirects, and {error}") from None
     headers = {name.decode(): value.decode() for name, value in request.headers}
@@ -456,8 +461,8 @@ def _same_place(start: Target, end: Target) -> bool:
 # ---- answers ----------------------------------------------------------------------------------------------------
 
 
-def _shown(
-    status: int, headers: Mapping[str, str], body: bytes | bytearray, url: str, veil: Veil, context: HostContext
+def _as_value(
+    status: int, headers: Mapping[str, str], body: bytes | bytearray, url: str, scrubber: Scrubber, context: HostContext
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "status": status,
@@ -468,9 +473,9 @@ def _shown(
     }
     with _charged(context, len(body)):
         value = _json(headers.get("content-type", ""), body, context.request.limits.values.value_depth)
-        if value is not None and veil:
+        if value is not None and scrubber:
             plain = orjson.dumps(value)
-            if (masked := veil.data(plain)) is not plain:
+            if (masked := scrubber.data(plain)) is not plain:
                 # It was spelled with needless escapes: neither spelling is handed on.
                 shown["body"] = masked
                 value = orjson.loads(masked)

@@ -209,7 +209,7 @@ def _tls_error(error: BaseException) -> ssl.SSLError | None:
     return cause
 
 
-class Answer:
+class Response:
     """The head of an answer, and its body on demand. `headers` has lower-case names; repeated ones are joined."""
 
     def __init__(self, connection: _Connection, response: httpcore2.Response, host: str) -> None:
@@ -372,7 +372,7 @@ class Outbound:
     @asynccontextmanager
     async def exchange(
         self, tenant_id: str, request: Request, permitted: Callable[[Address], bool], trace: Trace
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[Response]:
         """Send a request, at the end of the block let its connection go. `permitted` judges every address.
 
         Raises ExchangeFailed; the whole is bounded in time by the caller's cancel scope.
@@ -382,7 +382,7 @@ class Outbound:
         try:
             connection, response = await self._ask(tenant, request, permitted, trace)
             try:
-                yield Answer(connection, response, request.target.host)
+                yield Response(connection, response, request.target.host)
             finally:
                 await self._release(tenant, connection, response)
         finally:

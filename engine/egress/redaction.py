@@ -49,8 +49,8 @@ class Redactor:
         values = {value for secret in self.secrets if (value := _worth_hiding(secret)) is not None}
         # A value that is part of the mask would be found in every masked text.
         plain = {form for value in values if value not in MASK for form in _plain_forms(value)}
-        self._plain = tuple(map(_Wanted.of, plain))
-        self._base64 = tuple(map(_Wanted.of, {form for value in values for form in base64_forms(value)}))
+        self._plain = tuple(map(_Wanted.from_text, plain))
+        self._base64 = tuple(map(_Wanted.from_text, {form for value in values for form in base64_forms(value)}))
         self._overlap = _WRITTEN * max((len(form.text) for form in (*self._plain, *self._base64)), default=0)
 
     def text(self, text: str) -> str:
@@ -145,7 +145,7 @@ class _Wanted:
     period: int
 
     @classmethod
-    def of(cls, text: str) -> "_Wanted":
+    def from_text(cls, text: str) -> "_Wanted":
         # The failure function of Knuth, Morris and Pratt: the length of the longest border of each prefix.
         borders = [0]
         for character in text[1:]:

@@ -232,7 +232,7 @@ def parse_url(url: str, params: Mapping[str, Scalar] | None = None) -> Target:
             raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
         if sum(len(value) for value in params.values() if isinstance(value, str)) > MAX_URL_CHARS:
             raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
-        pairs = [(name, _shown(params[name])) for name in sorted(params)]
+        pairs = [(name, _as_text(params[name])) for name in sorted(params)]
         target += ("?" if query is None else "&" if query != "?" else "") + urlencode(pairs, quote_via=quote)
     if len(target) > MAX_URL_CHARS:
         raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters once it is escaped")
@@ -258,7 +258,7 @@ def _escaped(text: str, safe: str) -> str:
     return quote(_STRAY_PERCENT.sub("%25", text), safe=safe)
 
 
-def _shown(value: Scalar) -> str:
+def _as_text(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     # In Lua 10 / 2 is 5.0, and nobody means that in a query.

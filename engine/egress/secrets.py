@@ -68,7 +68,7 @@ class BoundSecret:
     hosts: tuple[HostRule, ...]
 
     @classmethod
-    def of(cls, name: str, value: str, hosts: Iterable[str]) -> "BoundSecret":
+    def from_rules(cls, name: str, value: str, hosts: Iterable[str]) -> "BoundSecret":
         """`hosts` are rules as in `allow_hosts`. Raises ValueError for one that is none."""
         return cls(name, value, tuple(map(parse_rule, hosts)))
 
@@ -221,14 +221,14 @@ class References:
 
     # ---- what comes ----------------------------------------------------------------------------------------------
 
-    def veil(self, target: Target, more: Iterable[bytes] = ()) -> "Veil":
+    def scrubber(self, target: Target, more: Iterable[bytes] = ()) -> "Scrubber":
         """What to take out of the answers of this host: every secret of the tenant that is bound to it, in whatever
         form; also one that the script was not granted, as another script may have left it there."""
         placeholders = {each.name: placeholder for placeholder, each in self._secrets.items()}
         bound = [each for each in self._vault.secrets.values() if any(_covers(rule, target) for rule in each.hosts)]
         if not bound:
-            return _NO_VEIL
-        return Veil(
+            return _NO_SCRUBBER
+        return Scrubber(
             [(placeholders.get(each.name, MASK), each.value) for each in bound],
             {form for each in bound for form in self._vault.forms(each.name)} | set(more),
         )
@@ -325,7 +325,7 @@ def _encoder(content_type: str) -> Callable[[str], str]:
 _MASKED_GROWTH = len(MASK)
 
 
-class Veil:
+class Scrubber:
     """Takes secrets out of what a host answers, so that one that echoes its requests tells a script nothing."""
 
     def __init__(self, bound: Sequence[tuple[str, str]], forms: Iterable[bytes]) -> None:
@@ -368,7 +368,7 @@ class Veil:
         return self.text(url)
 
 
-_NO_VEIL = Veil((), ())
+_NO_SCRUBBER = Scrubber((), ())
 
 
 def _url_forms(value: str) -> set[str]:

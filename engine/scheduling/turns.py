@@ -70,15 +70,15 @@ class Turn:
         self._workers[worker] = _Budget(cpu_s, cpu_s)
         worker.payer = self
         self._cpu_before_s += worker.owed_s
-        if self.ticket.aside:
-            worker.halt()
+        if self.ticket.suspended:
+            worker.suspend()
             self._woken = True
 
     def _leave(self, worker: Worker) -> None:
         del self._workers[worker]
         self._cpu_before_s += worker.run_cpu_s() + worker.judging_cpu_s
-        if self.ticket.aside:
-            worker.proceed()  # it answered, and was halted after that: whoever gets it next must find it able to work
+        if self.ticket.suspended:
+            worker.resume()  # it answered, and was halted after that: whoever gets it next must find it able to work
 
     def cpu_left(self, worker: Worker) -> float:
         """CPU seconds that the run on this worker may still use."""
@@ -118,7 +118,7 @@ class Turn:
         A run that asks the host for one thing after the other computes little, but its slot is nobody else's meanwhile:
         who has used less would wait for long if its account stood still.
         """
-        held_s = self._held_s + (0.0 if self.ticket.aside else now - self._held_since)
+        held_s = self._held_s + (0.0 if self.ticket.suspended else now - self._held_since)
         return max(self.computed_s(), held_s * HELD_COUNTS)
 
     def host_call(self) -> Exceeded | None:
@@ -156,19 +156,19 @@ class Turn:
         """Whether anything is left to compute before the host answers."""
         return self._woken or not self._workers or not all(worker.awaiting for worker in self._workers)
 
-    def halt(self, now: float) -> None:
+    def suspend(self, now: float) -> None:
         """It was put aside: let none of its workers compute."""
         self._held_s += now - self._held_since
         self._woken = False
         for worker in self._workers:
-            worker.halt()
+            worker.suspend()
 
-    def proceed(self, now: float) -> None:
+    def resume(self, now: float) -> None:
         """It has a slot again."""
         self._held_since = now
         self._woken = False
         for worker in self._workers:
-            worker.proceed()
+            worker.resume()
 
 
 def _judge(worker: Worker, budget: _Budget) -> None:
@@ -236,13 +236,13 @@ class Turns:
             if turn is None:
                 self._started(ticket)
             else:
-                turn.proceed(now)
+                turn.resume(now)
 
     def review(self, now: float) -> None:
         """Tell the scheduler what has been used and who waits, and carry out what it says."""
         for ticket, turn in self._turns.items():
             turn.charge(now)
-            if not ticket.aside:
+            if not ticket.suspended:
                 self._scheduler.use(ticket, turn.computed_s(), turn.cost_s(now))
                 if turn.computing:
                     ticket.waiting_since = None
@@ -255,7 +255,7 @@ class Turns:
             victim = self._scheduler.preempt(now)
             if victim is None:
                 break
-            self._turns[victim].halt(now)
+            self._turns[victim].suspend(now)
             self._fill(now)
         self._fill(now)
 

@@ -42,7 +42,7 @@ class PoolSettings:
     workers: int
     reserve: int = 2
     max_depth: int = 0
-    aside: int = 0
+    suspended: int = 0
     isolation: Literal["tenant", "execution"] = "tenant"
     max_runs_per_worker: int = 10_000
     cpu_s: float = 60.0
@@ -65,7 +65,7 @@ class PoolSettings:
     @property
     def at_most(self) -> int:
         """How many workers there may be, those that are ending not counted."""
-        return self.workers + self.aside + self.reserve + sum(self.nested_places)
+        return self.workers + self.suspended + self.reserve + sum(self.nested_places)
 
     @property
     def fleet_processes(self) -> int:
@@ -94,7 +94,7 @@ class Pool:
         # How many workers may be leased or idle: as many as serve runs or hold one that was put aside (while none is,
         # its place keeps one more tenant's worker warm: a fork costs more than most runs), and more once runs have
         # called others.
-        self._places = settings.workers + settings.aside
+        self._places = settings.workers + settings.suspended
         self.layers: tuple[LayerReport, ...] = ()
         self.spawned = 0
         self._closed = False
@@ -126,7 +126,7 @@ class Pool:
         """
         worker = self._take_idle(tenant, cpu_s) or self._take_pristine() or await self._spawn_for_lease()
         if nested:
-            self._places = self.settings.workers + self.settings.aside + self.settings.nested_places[0]
+            self._places = self.settings.workers + self.settings.suspended + self.settings.nested_places[0]
         worker.tenant = tenant
         self._leased[worker.serial] = worker
         return worker

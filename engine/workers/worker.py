@@ -19,7 +19,6 @@ from engine.workers.verdict import Mark, Verdict, of_answer, of_death, of_large
 from engine.workers.zygote import Child, Zygote
 from sandbox.wire import messages
 from sandbox.wire.frame import encode_frame, encode_frame_head
-from sandbox.wire.kept import Kept
 from sandbox.wire.layers import contradicted, parse_status
 from sandbox.wire.limits import MIB, Limits
 from sandbox.wire.messages import (
@@ -36,6 +35,7 @@ from sandbox.wire.messages import (
     State,
 )
 from sandbox.wire.outcome import Outcome
+from sandbox.wire.script_cache import ScriptCache
 
 READ_BYTES = 65536
 # One read holds 4,600 empty lines, which take 15 us each to note: others run after so many.
@@ -101,7 +101,7 @@ class Worker:
         self.closed = trio.Event()  # reaped, and its descriptors given back
         self.runs = 0
         # What it has of scripts, as it keeps them itself (`sandbox.worker`).
-        self.kept: Kept[Literal[True]] = Kept()
+        self.scripts: ScriptCache[Literal[True]] = ScriptCache()
         self._cpu_at_begin_s = 0.0  # `cpu_s` when its last run began
         self._run_cpu_s: float | None = 0.0  # what that used, None while it is under way
         # CPU seconds that the supervisor spent on the answer of the last run, if that was a large one.
@@ -352,12 +352,12 @@ class Worker:
         """Whether it waits for the answer to a host call, and computes nothing meanwhile."""
         return self._conversation.state is State.AWAITING_REPLY
 
-    def halt(self) -> None:
-        """Stop it where it is (SIGSTOP). It keeps everything and uses no CPU time until `proceed`."""
+    def suspend(self) -> None:
+        """Stop it where it is (SIGSTOP). It keeps everything and uses no CPU time until `resume`."""
         self._child.signal(signal.SIGSTOP)
 
-    def proceed(self) -> None:
-        """Let it go on after `halt`."""
+    def resume(self) -> None:
+        """Let it go on after `suspend`."""
         self._child.signal(signal.SIGCONT)
 
     def kill(self, mark: Mark) -> None:

@@ -27,7 +27,7 @@ class LayerReport(msgspec.Struct, frozen=True, array_like=True):
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets.
 
-    `source` is None for a script that the worker keeps (`sandbox.wire.kept`), named by `digest` and `chunk_name`.
+    `source` is None for a script in the worker's `ScriptCache`, whose key is `digest` and `chunk_name`.
     """
 
     source: bytes | None

@@ -621,8 +621,8 @@ def test_an_exception_is_told_on_one_line_with_its_last_place_and_no_folder() ->
     try:
         json.loads("{")
     except ValueError as error:
-        told = agents.code.python.told(error)
+        told = agents.code.python.error_text(error)
     assert told.startswith("JSONDecodeError: Expecting property name")
     assert told.endswith(")")
     assert "/" not in told
-    assert agents.code.python.told(ValueError()) == "ValueError"
+    assert agents.code.python.error_text(ValueError()) == "ValueError"

@@ -349,10 +349,10 @@ async def test_a_tenants_answers_go_with_its_file(path: Path, tmp_path: Path) ->
             await fill(filled, document("a", text))
             document_id = await id_of(filled, "a")
     async with open_stores({}, partial(store_path, path), lambda tenant: {}) as stores:
-        store: Any = stores.of("acme")
+        store: Any = stores.store_of("acme")
         for _ in range(3):
             assert (await body(store, document_id), await snippets(store)) == ("word old", ["word old"])
-        assert await body(stores.of("zeta"), document_id) is None  # type: ignore[arg-type]
+        assert await body(stores.store_of("zeta"), document_id) is None  # type: ignore[arg-type]
         os.replace(other, acme)
         assert (await body(store, document_id), await snippets(store)) == ("word new", ["word new"])
         moved = acme.rename(tmp_path / "moved.sqlite")

@@ -11,7 +11,7 @@ Key = tuple[float, float, int]
 _SPARE = 16
 
 
-class Least(Generic[Item]):
+class IndexedHeap(Generic[Item]):
     """`put`, `drop` and `first` take O(log n) steps each, averaged over a series of them; memory is O(n).
 
     No two items may have the same key: a number of its own at the end of the key sees to that.
