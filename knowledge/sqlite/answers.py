@@ -46,11 +46,6 @@ class Answers:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def bytes(self) -> int:
-        """The sizes of all answers that are held."""
-        return self._bytes
-
     def get(self, version: int, question: Hashable) -> CachedAnswer | None:
         """The answer at `version`, which the caller has just looked up; None where there is none."""
         if version != self._version:

@@ -8,8 +8,6 @@ class FrameTooLarge(Exception):
 
     def __init__(self, length: int, maximum: int) -> None:
         super().__init__(f"frame of {length} bytes; the limit is {maximum}")
-        self.length = length
-        self.maximum = maximum
 
 
 def encode_frame_head(length: int) -> bytes:

@@ -56,7 +56,7 @@ def test_what_is_kept_is_what_a_plain_list_keeps(steps: list[tuple[Any, ...]]) -
         patched.setattr(module, "MAX_ONCE", ONCE)
         for verb, *arguments in steps:
             assert getattr(answers, verb)(*arguments) == getattr(model, verb)(*arguments)
-            assert answers.bytes == sum(each[2] for each in model.held) <= BOUND
+            assert answers._bytes == sum(each[2] for each in model.held) <= BOUND
             assert len(answers) == len(model.held)
 
 

@@ -179,7 +179,7 @@ async def test_answers_stay_within_their_bound_and_those_not_asked_for_longest_g
     for each in (ids[0], ids[1], ids[2], ids[3], ids[0], ids[4]):  # body and chunk each take a tenth: four fit
         for _ in range(2):
             await store.get(each)
-        assert store._answers.bytes <= MAX_KEPT_BYTES
+        assert store._answers._bytes <= MAX_KEPT_BYTES
     asked.clear()
     await store.get(ids[0])
     assert asked == []
