@@ -1,16 +1,17 @@
 """Who runs next: admission, one bounded queue a tenant, and a fair pick by CPU time used. Pure: no clock, no trio.
 
-The pick is start-time fair queueing over CPU seconds: every tenant carries a virtual time that advances by
-`cpu_s / weight` of what its runs use; the tenant with the least goes first. A tenant that was away comes back at the
-present virtual time, so that idling saves nothing up (P. Goyal et al., "Start-time Fair Queuing", SIGCOMM 1996); or
-one slice before it, where everybody else computes already: who asks rarely goes before who never stops.
+The pick is start-time fair queueing over CPU seconds: each tenant is a flow whose virtual time advances by
+`cpu_s / weight` of what its runs use; the flow with the least virtual time goes first. A flow that was idle returns at
+the present virtual time, so that idling saves nothing up (P. Goyal et al., "Start-time Fair Queuing", SIGCOMM 1996);
+or one slice before it, when every other flow has a run under way: a tenant that calls rarely goes before one that never
+stops.
 
-A run that has started need not keep its slot: one that computes for long, or waits for the host, is put aside as soon
-as somebody who has used less waits (`preempt`), and goes on when it is its turn again. Without that, two endless loops
-would hold two slots until their limits, whoever else is there.
+A run that has started may lose its slot: one that computes for long, or waits for the host, is suspended as soon as a
+tenant that has used less is waiting (`preempt`), and is resumed when its turn comes again. Without preemption, two
+endless loops would hold two slots until their limits, however many tenants wait.
 
-No step looks at every tenant: flows are kept in the orders in which they are asked for (`_arrange`), so that a step
-costs O(log n) of n tenants, and a thousand cost a run about what one does.
+No step visits every tenant: flows are kept sorted in the orders in which they are needed (`_arrange`), so a step is
+O(log n) in the number of tenants, and a run costs about as much with a thousand tenants as with one.
 """
 
 from collections import OrderedDict, deque
@@ -19,24 +20,25 @@ from typing import Literal
 
 from engine.scheduling.indexed_heap import IndexedHeap, Key
 
-# What a run is charged when it starts, until its true CPU time is known: keeps one tenant from starting many runs
-# at once on a virtual time that has not moved yet.
+# Charged to a run when it starts, until its CPU time is known: otherwise one tenant could start many runs at once on a
+# virtual time that has not moved yet.
 ASSUMED_CPU_S = 0.005
-# A run keeps its slot at least for this much CPU time. Five times what a typical run needs: few are ever put aside.
+# A run keeps its slot for at least this much CPU time. Five times what a typical run needs: few are ever preempted.
 SLICE_S = 0.005
-# Or for none, where one waits whose tenant has used less by this much, as who asks rarely has: the rest of a slice
-# would be most of the time that its run takes. Who was away has a slice of credit; this is a little less, for rounding.
+# Preempt before the slice ends when the waiting tenant is behind by this much, as a tenant that calls rarely always is:
+# its run is short, so the rest of a slice would dominate its latency. Just under the credit of a returning tenant, for
+# rounding.
 FAR_AHEAD_S = 0.9 * SLICE_S
-# A run that waits for the host longer than this gives its slot to one that can compute.
+# A run that waits for the host longer than this loses its slot to one that can compute.
 PATIENCE_S = 0.005
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One admitted run: queued, then started (and perhaps put aside and resumed), then finished; or withdrawn.
+    """One admitted run: queued, then started (perhaps suspended and resumed), then finished; or withdrawn.
 
-    Times are in the caller's clock seconds. `waiting_since` is when it began to wait for the host, None while it
-    computes; the caller keeps it true.
+    Times are in seconds of the caller's clock. `waiting_since` is when the run began to wait for the host, None while
+    it computes; the caller maintains it.
     """
 
     tenant: str
@@ -44,9 +46,9 @@ class Ticket:
     started_at: float | None = None
     waiting_since: float | None = None
     suspended: bool = False
-    # When it became ready to go on, while it is put aside.
+    # When it became ready to be resumed; only while suspended.
     ready_at: float = 0.0
-    # CPU seconds that its tenant was charged; what it has computed, and had when it last got its slot.
+    # CPU seconds: charged to its tenant; used so far; used by the time it last got its slot.
     charged: float = 0.0
     computed: float = 0.0
     resumed_with: float = 0.0
@@ -54,7 +56,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
-    """Not admitted: `name` is the quota, `used` and `bound` are runs; `engine_wide` when it is not the tenant's own."""
+    """`name` is the quota, `used` and `bound` are runs; `engine_wide` if the bound is not the tenant's own."""
 
     name: Literal["queue_length", "concurrent_runs"]
     used: int
@@ -64,17 +66,19 @@ class NotAdmitted:
 
 @dataclass(eq=False, slots=True)
 class _Flow:
+    """One tenant, in the terms of fair queueing."""
+
     name: str
-    # Older flows have lower numbers: of two that are equal in all else, the older one goes first.
+    # Older flows have lower numbers: the last tie-break of every order.
     number: int
     weight: float = 1.0
     virtual: float = 0.0
     concurrent: int | None = None
     running: int = 0
     begun: int = 0
-    queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)  # a set in order: any one may be withdrawn
-    ready: deque[Ticket] = field(default_factory=deque)  # put aside, able to go on
-    # In which of the scheduler's `_wanting` it is, if in any.
+    queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)  # an ordered set: any ticket may be withdrawn
+    ready: deque[Ticket] = field(default_factory=deque)  # suspended, and able to compute
+    # Its key in the scheduler's `_wanting`, None if it is in none of these orders.
     needs: int | None = None
 
     @property
@@ -87,10 +91,10 @@ class _Flow:
 
 
 class Scheduler:
-    """Admits, queues and picks. Whoever calls it starts what `next_start` returns and reports back with `finish`.
+    """Admits, queues and picks. The caller starts what `next_start` returns and reports its end with `finish`.
 
-    `slots` runs use the CPU at once; `places` may have begun and not ended, those put aside included. `total_queue`
-    bounds all queues together.
+    `slots` runs use the CPU at once; `places` bounds the runs that have begun and not ended, suspended ones included.
+    `total_queue` bounds all queues together.
     """
 
     def __init__(self, slots: int, places: int | None = None, total_queue: int | None = None) -> None:
@@ -102,18 +106,18 @@ class Scheduler:
         self.running = 0
         self.begun = 0
         self.queued = 0
-        # Invariant: every tenant with a queued or begun ticket is here; others may be forgotten at any time.
+        # Invariant: every tenant with a queued or begun ticket is here; idle ones may be dropped at any time.
         self._flows: dict[str, _Flow] = {}
         self._numbers = 0  # how many flows there ever were
         # Invariant: exactly the tickets that hold a slot, in the order in which they got it.
         self._on_slots: dict[Ticket, None] = {}
         self._present = 0.0
-        # Where each flow stands; `_arrange` keeps all of it so, after every change of an flow.
-        # Invariant: exactly the flows with a run that is ready or queued, by how many places must be free so that
-        # they could use a slot: none for who goes on, `begun + 1` for who begins one more (nobody may hold more places
-        # than it leaves for others), `_never` for who has as many under way as it may. No order in it is empty. In each
-        # order: by virtual time, then by who has waited longest, then by age. There are few orders: flows that have
-        # begun 1, 2, ... k runs hold k(k+1)/2 of the places.
+        # The orders of flows. `_arrange` restores the following invariants after every change of a flow.
+        # Invariant: exactly the flows with a run that is ready or queued, by how many places must be free before they
+        # can use a slot: 0 to resume a run, `begun + 1` to begin another (no tenant may hold more places than it leaves
+        # free), `_never` for a tenant at its bound. No order in it is empty. Within an order: by virtual time, then
+        # longest wait, then age. There are few orders: flows that have begun 1, 2, ... k runs hold k(k+1)/2 of the
+        # places.
         self._never = self.places + 1
         self._wanting: dict[int, IndexedHeap[_Flow]] = {}
         # Invariant: exactly the flows with a run on a slot, and exactly those with no run at all; by virtual time.
@@ -124,7 +128,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> bool:
-        """Whether any run waits for a slot: one that has not started, or one that was put aside."""
+        """Whether any run waits for a slot: a queued one, or a suspended one that can compute."""
         return self.queued > 0 or bool(self._wanting.get(0))
 
     @property
@@ -155,11 +159,11 @@ class Scheduler:
     ) -> Ticket | NotAdmitted:
         """Admit one run into its tenant's queue, or refuse it at once.
 
-        With `at_once` it has started when nobody else waits and a slot is free: what `next_start` would say next.
+        With `at_once`, the run starts here if no run waits and a slot is free: `next_start` would return it next.
 
-        Refused when it cannot start now and `queue_length` others already wait, or it is not to wait at all
-        (`may_wait`), or all queues together are as good as full: a tenant may fill as much of `total_queue` as is left
-        for others, so that one that has nothing waiting still finds room. `concurrent` bounds the tenant's begun runs.
+        Refused if the run cannot start now and `queue_length` runs of the tenant already wait, or it may not wait
+        (`may_wait`), or all queues together are nearly full: a tenant may fill as much of `total_queue` as it leaves
+        free, so that one with nothing queued still finds room. `concurrent` bounds the tenant's begun runs.
         """
         flow = self._flows.get(tenant)
         if flow is None:
@@ -171,7 +175,7 @@ class Scheduler:
         if self.running >= self.slots or not self._may_begin(flow):
             refused = self._refusal(flow, queue_length, may_wait)
             if refused is not None:
-                self._arrange(flow)  # it may be a new one
+                self._arrange(flow)  # it may be new
                 self._forget_idle()
                 return refused
         self._come_back(flow)
@@ -199,9 +203,9 @@ class Scheduler:
         return None
 
     def next_start(self, now: float) -> Ticket | None:
-        """The run to start or resume now, or None when no slot is free or nobody can use one.
+        """The run to start or resume now, or None when no slot is free or no run can use one.
 
-        Ties: who has waited longest. A run that was put aside is told by its `started_at`; its slot is its own again.
+        Ties go to the longest wait. A run to resume has a `started_at`; it holds its slot again from here on.
         """
         if self.running >= self.slots:
             return None
@@ -236,7 +240,7 @@ class Scheduler:
         self._arrange(flow)
 
     def use(self, ticket: Ticket, cpu_s: float, charge_s: float = 0.0) -> None:
-        """A started run has used `cpu_s` seconds of CPU so far; its tenant is charged `charge_s`, if that is more."""
+        """Record that a started run has used `cpu_s` seconds of CPU so far; `charge_s` is charged instead if larger."""
         ticket.computed = max(ticket.computed, cpu_s)
         charge_s = max(charge_s, cpu_s)
         if charge_s > ticket.charged:
@@ -246,11 +250,12 @@ class Scheduler:
             self._arrange(flow)
 
     def preempt(self, now: float) -> Ticket | None:
-        """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
+        """Take the slot from a run that should lose it to a waiting one, and return that run; None if there is none.
 
-        The caller stops it, and then asks `next_start`. First who only waits for the host, longest first; then the
-        tenant that has used most, if that is no less than who waits has, and its run had its slice; or has used more by
-        far, and its run has computed at all. A run that waits for the host is not resumed before `wake`.
+        The caller suspends the run and then calls `next_start`. Candidates are, first, runs that wait for the host,
+        longest first; then the run of the tenant that has used most, if that is no less than the waiting tenant has
+        used, and the run has had its slice, or its tenant is far ahead and the run has computed at all. A run that
+        waits for the host is not resumed before `wake`.
         """
         if self.running < self.slots:
             return None
@@ -272,7 +277,7 @@ class Scheduler:
         return self._suspend(max(busy)[2], now)
 
     def _is_far_ahead(self, ticket: Ticket, of: _Flow) -> bool:
-        """Whether this run has computed, and its tenant has used more than another one by far."""
+        """Whether this run has computed, and its tenant has used more than the flow `of` by `FAR_AHEAD_S`."""
         flow = self._flows[ticket.tenant]
         assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
         return ticket.computed > 0 and flow.virtual - assumed_s / flow.weight >= of.virtual + FAR_AHEAD_S
@@ -290,7 +295,7 @@ class Scheduler:
         return ticket
 
     def wake(self, ticket: Ticket, now: float) -> None:
-        """A run that was put aside while it waited for the host can go on."""
+        """Record that a run which was suspended while it waited for the host can compute again."""
         if ticket.suspended and ticket.waiting_since is not None:
             flow = self._flows[ticket.tenant]
             self._come_back(flow)
@@ -300,7 +305,7 @@ class Scheduler:
         ticket.waiting_since = None
 
     def finish(self, ticket: Ticket, cpu_s: float) -> None:
-        """A started run ended after `cpu_s` seconds of CPU: free its slot and place, and charge its tenant."""
+        """End a started run that used `cpu_s` seconds of CPU: free its slot and place, and charge its tenant."""
         flow = self._flows[ticket.tenant]
         competed = self._competes(flow)
         if not ticket.suspended:
@@ -312,25 +317,25 @@ class Scheduler:
         flow.begun -= 1
         self.begun -= 1
         flow.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / flow.weight
-        if not competed and self._competes(flow):  # the next of its queue had waited for this one's place alone
-            self._leave_wanting(flow)  # the present is what it is without this one
+        if not competed and self._competes(flow):  # its next queued run had waited only for this place
+            self._leave_wanting(flow)  # so that the present is taken without this flow
             self._note_present(self._heads())
             flow.virtual = max(flow.virtual, self._present)
         self._arrange(flow)
         self._forget_idle()
 
     def withdraw(self, ticket: Ticket) -> None:
-        """A queued run is no longer wanted: its caller went away or waited too long."""
+        """Remove a queued run: its caller went away or waited too long."""
         flow = self._flows[ticket.tenant]
         del flow.queue[ticket]
         self.queued -= 1
         self._arrange(flow)
         self._forget_idle()
 
-    # ---- where flows stand ---------------------------------------------------------------------------------------
+    # ---- the orders of flows -------------------------------------------------------------------------------------
 
     def _arrange(self, flow: _Flow) -> None:
-        """Put an flow where it belongs in every order. To be called after each change of it."""
+        """Put a flow into its place in every order. Call it after each change of the flow."""
         needs, since = self._needs(flow)
         key = (flow.virtual, since, flow.number)
         if needs != flow.needs:
@@ -363,7 +368,7 @@ class Scheduler:
             flow.needs = None
 
     def _needs(self, flow: _Flow) -> tuple[int | None, float]:
-        """How many free places let it use a slot, None when it has no use for one; and since when it waits for it."""
+        """How many places must be free before it can use a slot (None: it needs no slot), and since when it waits."""
         if flow.ready:
             return 0, flow.ready[0].ready_at
         if flow.queue:
@@ -371,38 +376,38 @@ class Scheduler:
         return None, 0.0
 
     def _heads(self) -> list[tuple[Key, _Flow]]:
-        """Of those that could use a slot, the first of every order: one of them is the first of all."""
+        """The heads of the orders whose flows could use a slot now. The smallest of them is the next to run."""
         free = self.places - self.begun
         return [head for needs, order in self._wanting.items() if needs <= free and (head := order.first()) is not None]
 
     def _may_begin(self, flow: _Flow) -> bool:
-        """Whether one more run of this tenant may begin. It may hold as many places as it leaves for others."""
+        """Whether one more run of this tenant may begin. It may hold as many places as it leaves free."""
         return not flow.at_bound and flow.begun < self.places - self.begun
 
     def _competes(self, flow: _Flow) -> bool:
-        """Whether it has a slot, or could use one. One that only waits for the host, or for its own runs, is away."""
+        """Whether it has a slot or could use one; not if it waits only for the host, or for its own runs."""
         return flow.running > 0 or bool(flow.ready) or (bool(flow.queue) and self._may_begin(flow))
 
     def _come_back(self, flow: _Flow) -> None:
-        """A tenant that was away will want a slot: what it did not use meanwhile is not saved up for it."""
+        """A flow that was away is about to want a slot: time that it did not use is not credited."""
         if self._competes(flow):
             return
         self._note_present(self._heads())
-        # Never before one that has not begun: or newcomers, one after the other, would keep it from its start.
+        # No credit while a flow waits for its first run: newcomers, one after the other, would starve it.
         credit = 0.0 if self._unbegun else SLICE_S
         flow.virtual = max(flow.virtual, self._present - credit)
 
     def _note_present(self, heads: list[tuple[Key, _Flow]]) -> None:
-        """The present is the least virtual time of those who compete, and never goes back. Takes `_heads()`."""
+        """Advance the present to the least virtual time of the competing flows; never back. Takes `_heads()`."""
         computing = self._computing.first()
         competing = heads if computing is None else [*heads, computing]
         if competing:
             self._present = max(self._present, min(competing)[0][0])
 
     def _forget_idle(self) -> None:
-        # An idle tenant's debt expires once the present has passed it; until then it is kept, or idling for a moment
-        # would wipe it out.
-        if not self.queued and not self.begun:  # nobody is left to be fair to
+        # An idle flow's debt expires once the present has passed it; before that, idling for a moment must not cancel
+        # it.
+        if not self.queued and not self.begun:  # no flow competes
             self._flows.clear()
             self._idle.clear()
             self._present = 0.0
