@@ -190,7 +190,7 @@ class PythonCode:
     redactor: Redactor
 
     @classmethod
-    def of(
+    def from_target(
         cls, name: str, root: Root, target: Any, entry: PythonEntry, engine: Engine, registry: Registry
     ) -> "PythonCode":
         """The object with the limits that it asks for. Raises Unusable for a `timeout` that is none."""
