@@ -160,12 +160,12 @@ class Tenants:
         removed = await self._audit.act(actor, "tenant.delete", name, name, delete)
         # The log beside the database still has copies of what was deleted.
         await self._database.outside(lambda db: db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE))
-        left = await self._left(name)
+        left = await self._remaining(name)
         if any(left.values()):
             raise Problem(Code.UNAVAILABLE, f"something of tenant {name!r} came while it was deleted; delete it again")
         return {"tenant": name, "removed": {**removed, "tenant": 1, "files": files}, "left": left}
 
-    async def _left(self, name: str) -> dict[str, int]:
+    async def _remaining(self, name: str) -> dict[str, int]:
         left = await self._database.read(partial(tables.counts, tenant=name))
         left["tenant"] = len(await self._database.read(lambda db: _records(db, "WHERE name = ?", (name,))))
         left["files"] = len(await trio.to_thread.run_sync(tenant_files, self._db_path, name))

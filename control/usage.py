@@ -62,10 +62,10 @@ class UsageLog:
                 self._book.give_back(taken)
                 raise
 
-    async def of(self, tenant: str) -> dict[Account, Sums]:
+    async def sums_of(self, tenant: str) -> dict[Account, Sums]:
         """The sums of one tenant, up to now. Raises Problem."""
         if self._table is None:
-            return together(self._book.of(tenant))
+            return together(self._book.sums_of(tenant))
         await self.flush()
         return await self._table.read(tenant)
 

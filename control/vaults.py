@@ -52,7 +52,7 @@ class Vaults:
             return Vault(trouble=problem.message)
         if not opened:
             return EMPTY_VAULT
-        return Vault(BoundSecret.of(each.name, each.value, each.hosts) for each in opened.values())
+        return Vault(BoundSecret.from_rules(each.name, each.value, each.hosts) for each in opened.values())
 
 
 def _is_there(path: str) -> bool:

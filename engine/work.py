@@ -1,20 +1,20 @@
-"""What the supervisor does for strangers: each piece of work whose size a stranger chooses, its bound, and who pays.
+"""The supervisor's work on hostile input: each piece whose size a client or script chooses, its bound, and who pays.
 
-One list. SECURITY.md shows it, `tests/security/supervisor` drives the worst input of every row against `LOOP_S` and
+One list. SECURITY.md shows it, `tests/security/supervisor` runs the worst input of every row against `LOOP_S` and
 `GROWTH`, and the modules named here read their bounds from it. Pure.
 """
 
 from dataclasses import dataclass
 
-# No piece of work keeps the event loop for longer than this on an idle core, counted in the supervisor's CPU time.
+# No piece of work blocks the event loop for longer than this on an idle core, in CPU time of the supervisor.
 LOOP_S = 0.05
-# Nor does an input make the process larger by more than this many times its own size.
+# No input grows the process by more than this many times its own size.
 GROWTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
-    """One kind of work: what is done, the bound in bytes and in values (None: a limit or a quota says), who pays."""
+    """One kind of work: what is done, its bound in bytes and in values (None: a limit or quota sets it), who pays."""
 
     name: str
     what: str

@@ -111,7 +111,7 @@ class Stores:
         self._freed = trio.Event()
         self._work = trio.Event()
 
-    def of(self, tenant: str) -> BrowsableStore:
+    def store_of(self, tenant: str) -> BrowsableStore:
         """The tenant's store. Costs nothing until it is asked something."""
         return self._always.get(tenant) or _TenantStore(self, tenant)
 

@@ -25,7 +25,7 @@ _THREAD_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SyncProgress:
     """Where a sync stands: `n` items so far; `total` is None while they are still being discovered."""
 
     source: str
@@ -62,7 +62,7 @@ async def sync(
     since: str | None = None,
     until: str | None = None,
     limit: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SyncProgress], None] | None = None,
     max_tokens: int = 700,
     overlap_tokens: int = 0,
 ) -> SyncReport:
@@ -96,7 +96,7 @@ async def sync(
             raise
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(progress: SyncProgress) -> None:
     pass
 
 
@@ -107,7 +107,7 @@ class _Sync:
     store: WritableStore
     label: str
     connector: Connector
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[SyncProgress], None]
     cut: Callable[[str], list[str]]
     chunking: str  # part of versions and digests: with other bounds, every document is cut anew
     dry_run: bool
@@ -243,7 +243,7 @@ class _Sync:
         self.upserts, self.versions, self.batch_characters = [], {}, 0
 
     def tell(self, phase: Literal["discovering", "ingesting"], n: int, total: int | None) -> None:
-        self.on_progress(Progress(self.label, phase, n, total))
+        self.on_progress(SyncProgress(self.label, phase, n, total))
 
 
 def _within(moment: str | None, window: tuple[str | None, str | None]) -> bool:

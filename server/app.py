@@ -61,16 +61,16 @@ async def open_app(
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         app: App = answering
-        at_hand = False
+        entered = False
         try:
             if exchange.found.route is answering.mcp:
                 answering.mcp.check(exchange)
                 app = speaking
-            async with service.at_hand(exchange.tenant):
-                at_hand = True
+            async with service.published(exchange.tenant):
+                entered = True
                 await app(scope, receive, send)
         except Problem as problem:
-            if at_hand:  # raised inside an application: these answer problems themselves, so this is a fault of ours
+            if entered:  # raised inside an application: these answer problems themselves, so this is a fault of ours
                 raise
             await send_answer(problem_answer(problem), send)
 

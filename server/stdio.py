@@ -243,7 +243,7 @@ async def _opened(
             opener = open_service
         from agents.reload import reloading
 
-        async with opener(loaded) as service, reloading(service), service.at_hand(DEFAULT_TENANT):
+        async with opener(loaded) as service, reloading(service), service.published(DEFAULT_TENANT):
             yield service
         return
     async with open_server(loaded, bind, opener) as ready, trio.open_nursery() as nursery:
@@ -251,7 +251,7 @@ async def _opened(
         serve = partial(serve_app, graceful_timeout_s=settings.graceful_timeout_s, settings=settings)
         nursery.start_soon(serve, ready.guard, ready.listener, stop)
         _tell([f"HTTP is served on {ready.url}"])
-        async with ready.service.at_hand(DEFAULT_TENANT):
+        async with ready.service.published(DEFAULT_TENANT):
             yield ready.service
         stop.set()
 

@@ -36,14 +36,14 @@ async def describe(name: str, script: Script, root: Literal["agent", "tool"], en
     Where the worker is lost, another one is asked, once.
     """
     try:
-        return await _asked(name, script, root, engine, tenant)
+        return await _ask(name, script, root, engine, tenant)
     except Undescribed as undescribed:
         if not undescribed.lost:
             raise
-    return await _asked(name, script, root, engine, tenant)
+    return await _ask(name, script, root, engine, tenant)
 
 
-async def _asked(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
+async def _ask(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
     asked = {"timeout_s": DESCRIBE_TIMEOUT_S}
     try:
         result = await engine.execute(

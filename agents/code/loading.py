@@ -112,7 +112,7 @@ class Loading:
 
     def code_of(self, name: str, root: Root, target: Any, entry: PythonEntry) -> python.PythonCode:
         """An author's object under a name. Raises Unusable."""
-        return python.PythonCode.of(name, root, target, entry, self.engine, self.live)
+        return python.PythonCode.from_target(name, root, target, entry, self.engine, self.live)
 
     def made_before(self, root: Root, name: str | None, thing: Any, entry: PythonEntry) -> Any:
         """The object that was made of this one when it was loaded before: what it holds must outlast a reload.
@@ -164,7 +164,7 @@ async def _read(entry: ScriptEntry, engine: Engine) -> Script:
         raise NotLoaded(f"the script is larger than {bound} bytes (limits.source_bytes)")
     if source.startswith(b"\x1bLua"):
         raise NotLoaded("the file is Lua bytecode; only source is accepted")
-    return Script.of(entry.path.name, source)
+    return Script.from_source(entry.path.name, source)
 
 
 def _read_bounded(path: Path, size: int) -> bytes:

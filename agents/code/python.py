@@ -88,7 +88,7 @@ def _import(module: str, name: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             raise _NoModule from None
         log.debug("an import failed", module=module, exc_info=error)
-        raise Unusable(f"importing module {module!r} failed: {told(error)}") from None
+        raise Unusable(f"importing module {module!r} failed: {error_text(error)}") from None
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -102,7 +102,7 @@ def _hint(module: str) -> str:
     return f"; '{top}' is a package of the engine itself, so give yours another name" if top in _OURS else ""
 
 
-def told(error: BaseException, redactor: Redactor = NOTHING_SECRET) -> str:
+def error_text(error: BaseException, redactor: Redactor = NOTHING_SECRET) -> str:
     """An exception on one line for the operator: its type, its text, and the last place of it, without folders."""
     text = redactor.text(" ".join(str(error).split()))[:200]
     if isinstance(error, SyntaxError) and error.filename:
@@ -130,7 +130,7 @@ def make(found: Any, root: Root, entry: PythonEntry) -> Any:
             redactor = Redactor(entry.from_environment)
             text = redactor.text("".join(traceback.format_exception(error)))
             log.debug("a constructor failed", path=entry.path, exception=text)
-            raise Unusable(f"making {entry.path!r} failed: {told(error, redactor)}") from None
+            raise Unusable(f"making {entry.path!r} failed: {error_text(error, redactor)}") from None
     _check_methods(found, entry.path, root)
     return found
 
@@ -161,7 +161,7 @@ def attribute(target: Any, path: str, name: str) -> Any:
     try:
         value = getattr(target, name, None)
     except (Exception, SystemExit) as error:
-        raise Unusable(f"reading {name} of {path!r} failed: {told(error)}") from None
+        raise Unusable(f"reading {name} of {path!r} failed: {error_text(error)}") from None
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -169,7 +169,7 @@ def attribute(target: Any, path: str, name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PythonAnswer:
     """What a call answered, as plain JSON data, and the call's own name in logs."""
 
     value: Any
@@ -190,7 +190,7 @@ class PythonCode:
     redactor: Redactor
 
     @classmethod
-    def of(
+    def from_target(
         cls, name: str, root: Root, target: Any, entry: PythonEntry, engine: Engine, registry: Registry
     ) -> "PythonCode":
         """The object with the limits that it asks for. Raises Unusable for a `timeout` that is none."""
@@ -220,7 +220,7 @@ class PythonCode:
         *,
         method: str | None = None,
         within_s: float = math.inf,
-    ) -> Answer:
+    ) -> PythonAnswer:
         """One call: `step` is handed its context and ends within `timeout_s` (and `within_s`), or is cancelled.
 
         `method` is what it calls, if that is not the usual one. Raises Problem: `agent_error` or `tool_error`,
@@ -231,35 +231,35 @@ class PythonCode:
         if within_s < math.inf:
             limits = {**limits, "timeout_s": min(within_s, limits.get("timeout_s", within_s))}
         bound = self.engine.limits_for(limits, call.tenant)
-        turn = _Turn(self, call, tools, bound)
+        run = _PythonRun(self, call, tools, bound)
         value, failure, late = None, None, False
         try:
             with trio.CancelScope(deadline=trio.current_time() + bound["timeout_s"]) as scope:
                 try:
                     what = f"the answer of {self.root}.{method or _METHODS[self.root]}"
                     value = plain(
-                        await step(turn.context()), what, size=bound.values.output_bytes, depth=bound.values.value_depth
+                        await step(run.context()), what, size=bound.values.output_bytes, depth=bound.values.value_depth
                     )
                 finally:
                     late = scope.cancel_called  # true also of code that held up everything, and never was cancelled
         except BaseException as error:
             failure, rest = _own(error)
             if rest is not None:
-                self._note(turn.run_id, failure, "python code failed while it was cancelled")
+                self._note(run.run_id, failure, "python code failed while it was cancelled")
                 raise rest from None
         finally:
-            turn.close()
+            run.close()
         if late:
-            self._note(turn.run_id, failure, "python code failed after its deadline")
+            self._note(run.run_id, failure, "python code failed after its deadline")
             raise Problem(
                 Code.TIMEOUT,
                 f"{self.subject} did not end within {amount(bound['timeout_s'], 's')} (limits.timeout_s)",
-                run_id=turn.run_id,
+                run_id=run.run_id,
                 limit=limit_use(bound, "timeout_s"),
             )
         if failure is not None:
-            raise self._problem(failure, bound, turn.run_id)
-        return Answer(value, turn.run_id)
+            raise self._problem(failure, bound, run.run_id)
+        return PythonAnswer(value, run.run_id)
 
     def wrong_shape(self, run_id: str, what: str) -> Problem:
         """The call ended well, but its answer is not what this kind of code must return. `what` names the path."""
@@ -303,7 +303,7 @@ def _own(error: BaseException) -> tuple[BaseException | None, BaseException | No
     return None if own is None else leaf(own), rest
 
 
-class _Turn:
+class _PythonRun:
     """One call under way: what its context may ask, counted and recorded."""
 
     def __init__(self, code: PythonCode, call: Call, tools: tuple[str, ...], bound: BoundLimits) -> None:

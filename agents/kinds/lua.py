@@ -36,7 +36,7 @@ class LuaAgent:
     completes: bool
 
     @classmethod
-    def of(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
+    def from_declaration(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
         """An agent as it described itself, narrowed by its configuration. Raises WrongShape without `resolve`."""
         if "resolve" not in said.functions:
             raise WrongShape("agent.resolve is missing or not a function")
@@ -78,7 +78,7 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Agent:
     if isinstance(before, LuaAgent) and before.script.same(script):
         return before
     said = agent_declaration(await loading.described(script))
-    agent = LuaAgent.of(script, said)
+    agent = LuaAgent.from_declaration(script, said)
     loading.note_name(place, said.name)
     return agent
 
@@ -91,7 +91,7 @@ def _harmless(entry: ScriptEntry, agent: Agent) -> bool:
 def _make(package: Package, said: object, making: Making) -> Made[Agent]:
     declared = agent_declaration(said)
     allowed, warnings = making.allowed(package, declared.tools)
-    agent = LuaAgent.of(making.script(package, allowed), declared)
+    agent = LuaAgent.from_declaration(making.script(package, allowed), declared)
     info = agent.info
     if package.arguments is not None:
         info = info.model_copy(update={"arguments": package.arguments})

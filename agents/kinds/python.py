@@ -22,7 +22,7 @@ class PythonAgent:
     code: PythonCode
 
     @classmethod
-    def of(cls, code: PythonCode) -> "PythonAgent":
+    def from_code(cls, code: PythonCode) -> "PythonAgent":
         """An agent as its object describes itself, narrowed by its configuration. Raises WrongShape and Unusable."""
         said = agent_declaration(code.declared("tools", "arguments"), JSON)
         info = AgentInfo(
@@ -64,7 +64,7 @@ class PythonAgent:
 
 
 async def _load(place: Place, entry: PythonEntry, loading: Loading) -> Agent:
-    return PythonAgent.of(await loading.code(place, entry))
+    return PythonAgent.from_code(await loading.code(place, entry))
 
 
 KIND = Kind(table="python", load=_load)

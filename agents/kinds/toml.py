@@ -41,7 +41,7 @@ class TomlAgent:
     _prompt: AgentPrompt
 
     @classmethod
-    def of(cls, name: str, entry: InlineAgent) -> "TomlAgent":
+    def from_entry(cls, name: str, entry: InlineAgent) -> "TomlAgent":
         info = AgentInfo(
             name=name, description=entry.description, tools=entry.tools, source="toml", expose=entry.expose
         )
@@ -52,13 +52,13 @@ class TomlAgent:
 
 
 async def _load(place: Place, entry: InlineAgent, loading: Loading) -> Agent:
-    return TomlAgent.of(place.name, entry)
+    return TomlAgent.from_entry(place.name, entry)
 
 
 def _make(package: Package, said: object, making: Making) -> Made[Agent]:
     entry = inline_agent(package)
     allowed, warnings = making.allowed(package, entry.tools)
-    agent = TomlAgent.of(package.name, entry.model_copy(update={"tools": allowed}))
+    agent = TomlAgent.from_entry(package.name, entry.model_copy(update={"tools": allowed}))
     if package.arguments is not None:
         agent = replace(agent, info=agent.info.model_copy(update={"arguments": package.arguments}))
     return Made(agent, warnings)

@@ -199,7 +199,7 @@ class _Pass:
                 if any(self.fresh.tool(tenant, place.name) for tenant in tenants):
                     raise NotLoaded(f"expose makes a tool of the agent, and there is another tool named '{place.name}'")
                 kind = kinds.found().get(place.table)  # None: a kind of another version, whose last agent is kept
-                tool = AgentTool.of(agent, harmless=kind is not None and kind.harmless(entry, agent))
+                tool = AgentTool.from_agent(agent, harmless=kind is not None and kind.harmless(entry, agent))
                 self.loading.note_envelope(place, tool)
                 self.fresh.add_tool(tool, tenants)
             self.fresh.add_agent(agent, tenants)
@@ -254,11 +254,11 @@ class _Pass:
         """Add an author's object to the registry, for the default tenant. Raises NotLoaded, Unusable and WrongShape."""
         code = self.loading.code_of(name, root, target, entry)
         if root == "agent":
-            self.fresh.add_agent(PythonAgent.of(code), (DEFAULT_TENANT.id,))
+            self.fresh.add_agent(PythonAgent.from_code(code), (DEFAULT_TENANT.id,))
             return
         if name in BUILTIN_NAMES:
             raise NotLoaded(f"'{name}' is the name of a builtin tool")
-        tool = PythonTool.of(code)
+        tool = PythonTool.from_code(code)
         self.loading.note_envelope(Place("tool", "python", name), tool)
         self.fresh.add_tool(tool, (DEFAULT_TENANT.id,))
 

@@ -31,7 +31,7 @@ from agents.shapes.parameters import Parameters
 from agents.shapes.shape import WrongShape
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from control.store import ControlStore
-from control.versions.records import ActiveVersion, Kept
+from control.versions.records import ActiveVersion, StoredVersion
 from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.tenant import Tenant
@@ -54,7 +54,7 @@ _ABANDONED_S = 3600.0
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _TenantCache:
     """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept.
 
     `tenant` is as it last asked. `made` has what the registry holds, by the number of the version: a version never
@@ -101,17 +101,17 @@ class ActiveVersions:
         self._changes = changes
         self._folder = folder
         # In the order of use, the least recent first.
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held: OrderedDict[str, _TenantCache] = OrderedDict()
         # Invariant: the sizes of those without holders, together. What requests hold cannot make room: were it counted,
         # a few large tenants with a long request would leave no place for anyone else.
         self._idle_size = 0
 
-    def at_hand(self, tenant: Tenant) -> "AtHand":
+    def published(self, tenant: Tenant) -> "PublishedBlock":
         """A block in which everything that the tenant has published, as of its beginning, can be called.
 
         Raises Problem `unavailable` when the control store cannot be read.
         """
-        return AtHand(self, tenant)
+        return PublishedBlock(self, tenant)
 
     async def renew(self, tenant: str) -> None:
         """Put what is active now into the place of what the registry holds, if that is at hand."""
@@ -167,10 +167,10 @@ class ActiveVersions:
         """What can be called of a package whose script says this of itself. Raises WrongShape and Problem (400)."""
         return _made(self._engine, self._folder(tenant), package, said)
 
-    async def _hold(self, tenant: Tenant) -> _Held:
+    async def _hold(self, tenant: Tenant) -> _TenantCache:
         held = self._held.get(tenant.id)
         if held is None:
-            held = self._held[tenant.id] = _Held(tenant)
+            held = self._held[tenant.id] = _TenantCache(tenant)
         else:
             self._held.move_to_end(tenant.id)
             held.tenant = tenant
@@ -185,7 +185,7 @@ class ActiveVersions:
             raise
         return held
 
-    def _release(self, held: _Held) -> None:
+    def _release(self, held: _TenantCache) -> None:
         held.holders -= 1
         if not held.holders:
             self._idle_size += held.size
@@ -205,7 +205,7 @@ class ActiveVersions:
                 self._idle_size -= other.size
                 self._registry.publish(tenant, EMPTY)
 
-    async def _renew(self, tenant: str, held: _Held, *, asked: bool = False) -> None:
+    async def _renew(self, tenant: str, held: _TenantCache, *, asked: bool = False) -> None:
         """Read what is active. With `asked`, raises Problem quota_exceeded where the tenant has no CPU time left."""
         async with held.renewing:
             generation = self._control.generation()
@@ -228,7 +228,7 @@ class ActiveVersions:
             held.generation = generation
 
     async def _made_of(
-        self, tenant: str, held: _Held, active: Sequence[ActiveVersion], asked: bool
+        self, tenant: str, held: _TenantCache, active: Sequence[ActiveVersion], asked: bool
     ) -> tuple[dict[int, Made], bool]:
         """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
         folder = self._folder(tenant)
@@ -245,7 +245,7 @@ class ActiveVersions:
         for batch in _batches(missing, unwritten):
             numbers = [each.n for each in batch]
             whole = {each.digest for each in batch} & unwritten
-            kept = await self._control.versions.kept(tenant, numbers, whole)
+            kept = await self._control.versions.stored(tenant, numbers, whole)
             making = partial(_make_all, self._engine, folder, tenant, batch, kept)
             made, all_made, cpu_s = await trio.to_thread.run_sync(making)
             self._engine.charge(held.tenant, cpu_s)
@@ -260,8 +260,8 @@ class ActiveVersions:
             self._changes.tell(Change(agents=agents, tools=tools, tenant=tenant))
 
 
-class AtHand:
-    """The block that `ActiveVersions.at_hand` makes. A class, not a generator: one is entered for every request."""
+class PublishedBlock:
+    """The block that `ActiveVersions.published` makes. A class, not a generator: one is entered for every request."""
 
     __slots__ = ("_active", "_held", "_tenant")
 
@@ -296,7 +296,7 @@ def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> I
 
 
 def _make_all(
-    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, Kept]
+    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, StoredVersion]
 ) -> tuple[dict[int, Made], bool, float]:
     """What can be called of these versions, whether that is all that could be, and the CPU seconds that it took."""
     began_s = time.thread_time()

@@ -157,7 +157,7 @@ class Publishing(Deciding):
             warnings: tuple[str, ...] = ()
             if there is None:
                 self._check_source(tenant, package)
-                said = await self._said(tenant, package)
+                said = await self._declaration(tenant, package)
                 with self._engine.work_for(tenant):
                     made = self._active.made(tenant.id, package, said)
                 warnings = (*made.warnings, *self._lowered(tenant, package))
@@ -217,12 +217,12 @@ class Publishing(Deciding):
         if len(package.source) > bound:
             raise Problem(Code.TOO_LARGE, f"{package.main} is larger than {bound} bytes (limits.source_bytes)")
 
-    async def _said(self, tenant: Tenant, package: Package) -> object:
+    async def _declaration(self, tenant: Tenant, package: Package) -> object:
         """What the script declares: it runs in a worker, on the tenant's account. Raises Problem."""
         declaration = packages_of(package.root)[package.kind].declaration
         if declaration is None:
             return None
-        script = Script.of(package.main.rpartition("/")[2], package.source)
+        script = Script.from_source(package.main.rpartition("/")[2], package.source)
         try:
             said = await describe(package.name, script, package.root, self._engine, tenant)
         except Undescribed as undescribed:

@@ -38,7 +38,7 @@ class AgentTool:
     agent: Agent
 
     @classmethod
-    def of(cls, agent: Agent, *, harmless: bool) -> "AgentTool":
+    def from_agent(cls, agent: Agent, *, harmless: bool) -> "AgentTool":
         """The tool of an agent; `harmless` is whether making its prompt can change nothing."""
         about = agent.info
         properties: dict[str, Any] = {}

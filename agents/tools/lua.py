@@ -31,7 +31,7 @@ class LuaTool:
     _answers: CheckedSchema | None
 
     @classmethod
-    def of(cls, script: LuaScript, said: ToolDeclaration, *, compiles: bool = False) -> "LuaTool":
+    def from_declaration(cls, script: LuaScript, said: ToolDeclaration, *, compiles: bool = False) -> "LuaTool":
         """A tool as it described itself. Raises WrongShape without `execute`, or for schemas that are none.
 
         `compiles` says that its schemas were compiled before.
@@ -76,7 +76,7 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Tool:
     if isinstance(before, LuaTool) and before.script.same(script):
         return before
     said = tool_declaration(await loading.described(script))
-    tool = LuaTool.of(script, said)
+    tool = LuaTool.from_declaration(script, said)
     loading.note_name(place, said.name)
     return tool
 
@@ -84,7 +84,7 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Tool:
 def _make(package: Package, said: object, making: Making) -> Made[Tool]:
     declared = tool_declaration(said)
     allowed, warnings = making.allowed(package, declared.tools)
-    tool = LuaTool.of(making.script(package, allowed), declared, compiles=making.compiles)
+    tool = LuaTool.from_declaration(making.script(package, allowed), declared, compiles=making.compiles)
     if "arguments" in tool.info.parameters["properties"]:
         warnings += ("a parameter is called 'arguments'; a request that gives it alone is taken for the envelope",)
     tool = replace(

@@ -34,7 +34,7 @@ class PythonTool:
     _answers: CheckedSchema | None
 
     @classmethod
-    def of(cls, code: PythonCode) -> "PythonTool":
+    def from_code(cls, code: PythonCode) -> "PythonTool":
         """A tool as its object describes itself. Raises WrongShape and Unusable."""
         said = tool_declaration(code.declared("tools", "parameters", "returns", "annotations"), JSON)
         model = said.parameters if _is_model(said.parameters) else None
@@ -115,7 +115,7 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...],
 
 
 async def _load(place: Place, entry: PythonEntry, loading: Loading) -> Tool:
-    return PythonTool.of(await loading.code(place, entry))
+    return PythonTool.from_code(await loading.code(place, entry))
 
 
 KIND = Kind(table="python", load=_load)

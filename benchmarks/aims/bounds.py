@@ -20,7 +20,7 @@ from engine.bridge import knowledge
 from engine.config import Config, LimitsConfig, SandboxConfig
 from engine.engine import Engine, open_engine
 from engine.run import RunRequest, Script
-from engine.scheduling.scheduler import Refused, Scheduler
+from engine.scheduling.scheduler import NotAdmitted, Scheduler
 from engine.tenant import DEFAULT_TENANT, Tenant
 from sandbox.wire.outcome import Outcome
 
@@ -48,7 +48,7 @@ def request_of(engine: Engine, tenant: Tenant, source: bytes, asked: dict[str, f
     return RunRequest(
         tenant=tenant,
         name="floor",
-        script=Script.of("floor.lua", source),
+        script=Script.from_source("floor.lua", source),
         root="agent",
         method="resolve",
         args=({"id": DOCUMENT.id}, {}),
@@ -135,7 +135,7 @@ def steps(tenants: int, runs: int) -> float:
     scheduler = Scheduler(slots=2, places=14)
 
     def offer(number: int, now: float) -> None:
-        if isinstance(scheduler.offer(f"t{number}", now, queue_length=WAITING), Refused):
+        if isinstance(scheduler.offer(f"t{number}", now, queue_length=WAITING), NotAdmitted):
             raise RuntimeError("a run was refused")
 
     for number in range(tenants):

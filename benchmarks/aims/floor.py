@@ -153,7 +153,7 @@ async def open_real_engine(
         request = RunRequest(
             tenant=DEFAULT_TENANT,
             name="floor",
-            script=Script.of("floor.lua", AGENT),
+            script=Script.from_source("floor.lua", AGENT),
             root="agent",
             method="resolve",
             args=({"id": DOCUMENT.id}, {}),

@@ -105,7 +105,7 @@ async def measure(placement: Placement, runs: int, rounds: int) -> dict[str, Any
             config = Config(sandbox=SandboxConfig(workers=2))
             engine = await stack.enter_async_context(open_engine(config, [HostFunction("context.search", Query, echo)]))
             pin(placement.parent or everywhere)
-            script, limits = Script.of("calls.lua", AGENT), engine.limits_for({}, DEFAULT_TENANT)
+            script, limits = Script.from_source("calls.lua", AGENT), engine.limits_for({}, DEFAULT_TENANT)
 
             async def run(how: str) -> None:
                 result = await engine.execute(

@@ -62,7 +62,7 @@ async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, ten
     """List the agents, with their tools."""
     async with service_for(config) as (loaded, service):
         who = await tenant_of(tenant, loaded)
-        async with service.at_hand(who):
+        async with service.published(who):
             agents = service.list_agents(who)
     if as_json:
         say_json({"agents": [agent.model_dump(mode="json") for agent in agents]})

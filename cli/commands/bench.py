@@ -281,7 +281,7 @@ async def _once(plan: "Plan", keeping: Keeping) -> int:
     (note if keeping.json_file == Path("-") else say)(report(result))
     holding = [each for each in thresholds if each.holds(result)]
     for threshold in thresholds:
-        note(f"{'failed' if threshold in holding else 'passed'}: {threshold.told(result)}")
+        note(f"{'failed' if threshold in holding else 'passed'}: {threshold.describe(result)}")
     if result["interrupted"]:
         return INTERRUPTED
     if holding:
@@ -309,7 +309,7 @@ async def _ramp(plan: "Plan", search: Any, thresholds: "list[Threshold]", keepin
         if interrupted:
             break
         # If the tester itself cannot keep up, the step says nothing about the target, and does not count as held.
-        against = [each.told(last) for each in thresholds if each.holds(last)] + list(last["invalid_because"])
+        against = [each.describe(last) for each in thresholds if each.holds(last)] + list(last["invalid_because"])
         search.tell(rate, not against)
         steps.append({"rate": rate, "held": not against, "because": against, "result": _without_series(last)})
         note(f"{rate:>10.4g} a second: {'holds' if not against else 'FAILS'} ({told(last)})")

@@ -153,7 +153,7 @@ async def _look_at_service(report: _Report, loaded: "LoadedConfig") -> None:
     from agents.service import open_service
     from engine.tenant import DEFAULT_TENANT
 
-    async with open_service(loaded) as service, service.at_hand(DEFAULT_TENANT):
+    async with open_service(loaded) as service, service.published(DEFAULT_TENANT):
         report.layers = [asdict(layer) for layer in service.engine.layers]
         report.scripts = [_failure(failure) for failure in service.failures]
         report.warnings += [text for text in service.warnings if text not in report.warnings]

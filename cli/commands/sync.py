@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from engine.tenant import Tenant
     from knowledge.connectors import Connector
     from knowledge.sqlite.store import SqliteStore
-    from knowledge.sync import Progress, SyncReport
+    from knowledge.sync import SyncProgress, SyncReport
 
 Form = Literal["human", "json"]
 
@@ -218,7 +218,7 @@ def _show(report: dict[str, Any]) -> None:
 
 # ---- progress ---------------------------------------------------------------------------------------------------
 
-Tell = Callable[["Progress"], None]
+Tell = Callable[["SyncProgress"], None]
 
 
 @contextmanager
@@ -241,19 +241,19 @@ def _bar() -> Iterator[Tell]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sync", total=None)
 
-        def tell(progress: "Progress") -> None:
+        def tell(progress: "SyncProgress") -> None:
             description = f"sync {progress.source}  {progress.phase}"
             bar.update(task, description=description, completed=progress.n, total=progress.total)
 
         yield tell
 
 
-def _is_news(progress: "Progress") -> bool:
+def _is_news(progress: "SyncProgress") -> bool:
     """Whether to print a line: for every tenth item and the last one only, to keep the output short."""
     return progress.n % 10 == 0 or progress.n == progress.total
 
 
-def _tell_human(progress: "Progress") -> None:
+def _tell_human(progress: "SyncProgress") -> None:
     if progress.phase == "discovering":
         if progress.n == 0:
             note(f"sync {progress.source}  discovering...")
@@ -261,7 +261,7 @@ def _tell_human(progress: "Progress") -> None:
         note(f"sync {progress.source}  ingesting  {progress.n:,} / {progress.total or 0:,} items")
 
 
-def _tell_json(progress: "Progress") -> None:
+def _tell_json(progress: "SyncProgress") -> None:
     line: dict[str, Any] = {"event": "progress", "connector": progress.source, "phase": progress.phase}
     if progress.phase == "discovering":
         if progress.n == 0:

@@ -108,7 +108,7 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
     """List the tools."""
     async with service_for(config) as (loaded, service):
         who = await tenant_of(tenant, loaded)
-        async with service.at_hand(who):
+        async with service.published(who):
             tools = service.list_tools(who)
             types = [_type(service, who, tool) for tool in tools]
     if as_json:

@@ -342,7 +342,7 @@ async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: "LoadedCo
 
             nursery.start_soon(until_told)
             show([("dim", f"Watching {shown(entry.path)}; Ctrl-C ends.")])
-            async with opened(loaded, but=(kind, name)) as service, service.at_hand(who):
+            async with opened(loaded, but=(kind, name)) as service, service.published(who):
                 subject = _Subject(kind, name, entry, given, who, service, session, show)
                 saves = Saves(entry.path)
                 nursery.start_soon(saves.watch)

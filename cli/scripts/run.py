@@ -78,7 +78,7 @@ async def call_once(
     from engine.errors import Problem
     from engine.run import Hearers, LogLine
 
-    async with opened(loaded, but=(kind, name)) as service, service.at_hand(who):
+    async with opened(loaded, but=(kind, name)) as service, service.published(who):
         known = kind.names(service, who)
         if name not in known:
             failed = kind.failure(service, name)

@@ -36,7 +36,7 @@ class Grants:
         """Every kind, empty ones too."""
         return {kind: dict(self.limits) if kind == "limits" else list(getattr(self, kind)) for kind in _KINDS}
 
-    def told(self) -> dict[str, Any]:
+    def non_empty(self) -> dict[str, Any]:
         """The kinds that are not empty: what an approval is about."""
         return {kind: value for kind, value in self.as_json().items() if value}
 

@@ -61,7 +61,7 @@ class Standing:
             "published_by": version.published_by,
             "approved_by": version.approved_by,
             "grants": version.grants.as_json(),
-            "asks": self.asks.told(),
+            "asks": self.asks.non_empty(),
         }
 
 
@@ -109,7 +109,7 @@ class ActiveVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredVersion:
     """What is kept of a version: everything that it takes to call it. `partial` says that its `content` is the head."""
 
     content: bytes

@@ -12,7 +12,7 @@ import apsw
 
 from control.identity import Identity
 from control.versions.grants import Grants, beyond, beyond_of, joined, parse_grants, require_power
-from control.versions.records import ActiveVersion, Added, Kept, NewVersion, Standing, Version, VersionId
+from control.versions.records import ActiveVersion, Added, NewVersion, Standing, StoredVersion, Version, VersionId
 from engine.errors import Code, LimitUse, Problem
 from sandbox.wire.limits import MIB
 from storage.lanes import rows
@@ -161,7 +161,9 @@ def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
     return [ActiveVersion(*row) for row in found]
 
 
-def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collection[str]) -> dict[int, Kept]:
+def stored(
+    db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collection[str]
+) -> dict[int, StoredVersion]:
     """What is kept of these versions of the tenant's, as far as they are there.
 
     Of the digests in `whole`, with the files beside the script.
@@ -174,7 +176,7 @@ def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collec
         f"FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.n IN ({wanted})",
         (*whole, *whole, tenant, *numbers),
     )
-    return {n: Kept(head or content, head is not None, json.loads(said)) for n, head, content, said in found}
+    return {n: StoredVersion(head or content, head is not None, json.loads(said)) for n, head, content, said in found}
 
 
 def mark(db: apsw.Connection, tenant: str) -> str:

@@ -13,7 +13,7 @@ from control.database import Database, Work
 from control.identity import Identity
 from control.versions import rows
 from control.versions.grants import Grants
-from control.versions.records import ActiveVersion, Added, Kept, NewVersion, Version, VersionId
+from control.versions.records import ActiveVersion, Added, NewVersion, StoredVersion, Version, VersionId
 from engine.errors import Problem
 
 T = TypeVar("T")
@@ -46,12 +46,12 @@ class Versions:
 
         return await self._database.read(find)
 
-    async def kept(self, tenant: str, numbers: Sequence[int], whole: Collection[str]) -> dict[int, Kept]:
+    async def stored(self, tenant: str, numbers: Sequence[int], whole: Collection[str]) -> dict[int, StoredVersion]:
         """What is kept of these versions of the tenant's, by number, as far as they are there.
 
         Of the digests in `whole`, with the files beside the script.
         """
-        return await self._database.read(partial(rows.kept, tenant=tenant, numbers=numbers, whole=whole))
+        return await self._database.read(partial(rows.stored, tenant=tenant, numbers=numbers, whole=whole))
 
     async def find(self, which: VersionId) -> Version | None:
         """One version, or None."""

@@ -1,4 +1,4 @@
-"""The configuration file: where it is looked up, what it may say, and one line when it says something else."""
+"""The configuration file: where it is found, what it may contain, and one line for each error."""
 
 from engine.config.entries import (
     PYTHON_LIMITS,

@@ -15,7 +15,7 @@ OBJECT_BYTES = 128
 MAX_ONCE = 1024
 
 
-class Kept(NamedTuple):
+class CachedAnswer(NamedTuple):
     """An answer and what it takes, in bytes."""
 
     answer: Any
@@ -38,7 +38,7 @@ class Answers:
         self._version: int | None = None
         # Invariant: all entries are of _version, the one used last at the end; their sizes add up to _bytes, which is
         # at most _max_bytes.
-        self._entries: OrderedDict[Hashable, Kept] = OrderedDict()
+        self._entries: OrderedDict[Hashable, CachedAnswer] = OrderedDict()
         self._bytes = 0
         # Hashes of questions that came once at _version. Of two that share one, the second is kept too early.
         self._once: set[int] = set()
@@ -46,12 +46,7 @@ class Answers:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def bytes(self) -> int:
-        """The sizes of all answers that are held."""
-        return self._bytes
-
-    def get(self, version: int, question: Hashable) -> Kept | None:
+    def get(self, version: int, question: Hashable) -> CachedAnswer | None:
         """The answer at `version`, which the caller has just looked up; None where there is none."""
         if version != self._version:
             self._version = version
@@ -85,7 +80,7 @@ class Answers:
         before = self._entries.pop(question, None)
         if before is not None:
             self._bytes -= before.size
-        self._entries[question] = Kept(answer, size)
+        self._entries[question] = CachedAnswer(answer, size)
         self._bytes += size
         while self._bytes > self._max_bytes:
             _, gone = self._entries.popitem(last=False)

@@ -21,9 +21,9 @@ from server.http.held import filling
 from server.http.routes import not_taken, options
 from server.http.target import MCP_PATH
 from server.mcp.handlers import Handlers
-from server.mcp.late import Late
 from server.mcp.listen import Listeners
 from server.mcp.message import id_of, read_message
+from server.mcp.slow_answers import SlowAnswers
 from server.problems import INVALID_REQUEST, Answer, problem_answer, rpc_answer
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Mcp:
             for json in (False, True)
         )
         self._streaming, self._plain = streaming, plain
-        self._late = Late()
+        self._slow = SlowAnswers()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -71,7 +71,7 @@ class Mcp:
         async with self._streaming.run(), self._plain.run(), trio.open_nursery() as nursery:
             with self._service.changes.heard_by(self.listeners.hear):
                 nursery.start_soon(self.listeners.watch)
-                nursery.start_soon(self._late.watch)
+                nursery.start_soon(self._slow.watch)
                 yield
             nursery.cancel_scope.cancel()
 
@@ -99,7 +99,7 @@ class Mcp:
         send = filling(send, exchange)
         try:
             if _only_answered(exchange, answer):
-                with self._late.looked_after(send) as say:
+                with self._slow.watched(send) as say:
                     await self._plain.handle_request(scope, receive, say)
             else:
                 await self._streaming.handle_request(scope, receive, send)

@@ -35,7 +35,7 @@ from server.mcp.listen import Listeners
 from server.mcp.log import LEVELS, passes, wanted
 from server.mcp.methods import METHODS, Method
 from server.mcp.pages import PAGE, Cursors
-from server.mcp.progress import told
+from server.mcp.progress import reporting
 from server.mcp.shapes import (
     DOCUMENT_TEMPLATE,
     MAX_VALUES,
@@ -415,7 +415,9 @@ class Handlers:
                 # The request's id puts the notification on the stream of that request, in all revisions.
                 await ctx.session.send_notification(t.LoggingMessageNotification(params=data), ctx.request_id)
 
-        async with told(caller.tenant, send_progress if token else None, None if level is None else send_line) as call:
+        async with reporting(
+            caller.tenant, send_progress if token else None, None if level is None else send_line
+        ) as call:
             yield call
 
 

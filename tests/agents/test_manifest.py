@@ -239,7 +239,7 @@ def test_only_what_is_more_than_approved_is_new() -> None:
     asked = Grants(hosts=("a.example", "b.example"), tools=("t",), limits={"timeout_s": 50.0, "cpu_s": 20.0})
     new = beyond(asked, approved)
     assert new == Grants(hosts=("b.example",), tools=("t",), limits={"cpu_s": 20.0})
-    assert new.told() == {"hosts": ["b.example"], "tools": ["t"], "limits": {"cpu_s": 20.0}}
+    assert new.non_empty() == {"hosts": ["b.example"], "tools": ["t"], "limits": {"cpu_s": 20.0}}
     assert str(new) == "hosts b.example; tools t; limits cpu_s = 20"
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_scheduler import PlainScheduler
 
-from engine.scheduling.least import Least
-from engine.scheduling.scheduler import PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduling.indexed_heap import IndexedHeap
+from engine.scheduling.scheduler import PATIENCE_S, SLICE_S, NotAdmitted, Scheduler, Ticket
 
 # Few different amounts, so that tenants are often level with each other and ties are decided too.
 AMOUNTS = (0.0, 0.001, SLICE_S, 0.01, 0.1, 1.0)
@@ -51,7 +51,7 @@ class Both:
         alone = not self.model.waiting and self.model.running < self.model.slots
         one = self.ours.offer(tenant, self.now, **given, at_once=at_once)
         two = self.model.offer(tenant, self.now, **given)
-        if isinstance(one, Refused) or isinstance(two, Refused):
+        if isinstance(one, NotAdmitted) or isinstance(two, NotAdmitted):
             assert one == two
             return
         self.pairs[one] = two
@@ -82,7 +82,7 @@ class Both:
 
     def wait_for_the_host(self) -> None:
         ticket = self.random.choice(self.started)
-        if not ticket.aside:
+        if not ticket.suspended:
             ticket.waiting_since = self.other(ticket).waiting_since = self.now
 
     def wake(self) -> None:
@@ -151,7 +151,7 @@ def test_every_decision_is_the_one_of_who_looks_at_every_tenant(
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.sampled_from([0.0, 1.0, 2.0]))))
 def test_the_first_is_always_the_least_of_what_is_there(changes: list[tuple[int, float | None]]) -> None:
-    order: Least[int] = Least()
+    order: IndexedHeap[int] = IndexedHeap()
     plain: dict[int, tuple[float, float, int]] = {}
     for item, value in changes:
         if value is None:
@@ -165,7 +165,7 @@ def test_the_first_is_always_the_least_of_what_is_there(changes: list[tuple[int,
 
 
 def test_an_item_that_changes_its_key_for_ever_takes_no_more_memory() -> None:
-    order: Least[str] = Least()
+    order: IndexedHeap[str] = IndexedHeap()
     order.put("first", (0.0, 0.0, 0))
     for number in range(1, 10_000):
         order.put("restless", (float(number), 0.0, 1))

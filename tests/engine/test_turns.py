@@ -39,10 +39,10 @@ class Computing:
     def run_cpu_s(self) -> float:
         return self._used + (0.0 if self._since is None else trio.current_time() - self._since)
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         self._used, self._since = self.run_cpu_s(), None
 
-    def proceed(self) -> None:
+    def resume(self) -> None:
         self._since = trio.current_time()
 
 

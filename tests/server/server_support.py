@@ -141,7 +141,7 @@ class FakeService:
         ]
         self.agents = {agent.name: agent for agent in agents}
 
-    def at_hand(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
+    def published(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from lua_support import PRELUDE, run_source
 
 from sandbox.wire import kept
-from sandbox.wire.kept import Kept
+from sandbox.wire.script_cache import ScriptCache
 
 KEYS = [(f"{n:02}", "t.lua") for n in range(80)]
 SIZES = {key: 1000 * n * n for n, key in enumerate(KEYS)}
@@ -13,7 +13,7 @@ SIZES = {key: 1000 * n * n for n, key in enumerate(KEYS)}
 
 @given(st.lists(st.sampled_from(KEYS), max_size=300))
 def test_both_sides_of_the_pipe_keep_the_same_scripts_within_bounds(runs: list[kept.Key]) -> None:
-    supervisor, worker = Kept[bool](), Kept[str]()
+    supervisor, worker = ScriptCache[bool](), ScriptCache[str]()
     last_used: list[kept.Key] = []
     for key in runs:
         has = supervisor.use(key) is not None
@@ -21,8 +21,8 @@ def test_both_sides_of_the_pipe_keep_the_same_scripts_within_bounds(runs: list[k
             assert worker.use(key) == f"bytecode of {key}"
         else:
             assert worker.use(key) is None
-            supervisor.keep(key, SIZES[key], True)
-            worker.keep(key, SIZES[key], f"bytecode of {key}")
+            supervisor.add(key, SIZES[key], True)
+            worker.add(key, SIZES[key], f"bytecode of {key}")
         last_used = [*(each for each in last_used if each != key), key]
     there = [key for key in last_used if supervisor.use(key)]
     assert len(there) <= kept.MAX_SCRIPTS
