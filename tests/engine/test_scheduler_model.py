@@ -28,7 +28,7 @@ class Both:
         self.now = 0.0
         self.pairs: dict[Ticket | None, Ticket | None] = {None: None}  # ours -> the model's
         self.queued: list[Ticket] = []
-        self.started: list[Ticket] = []  # on slots or put aside
+        self.started: list[Ticket] = []  # on slots or suspended
 
     def step(self) -> None:
         """One call, drawn at random of those that are legal now."""
