@@ -319,7 +319,7 @@ def test_accounts_of_tenants_that_the_present_has_passed_are_forgotten() -> None
             ticket = scheduler.next_start(number)
             assert ticket is not None
             scheduler.finish(ticket, 0.001)
-    assert len(scheduler._accounts) < 10
+    assert len(scheduler._flows) < 10
 
 
 def test_accounts_of_tenants_with_one_run_each_are_forgotten() -> None:
@@ -329,7 +329,7 @@ def test_accounts_of_tenants_with_one_run_each_are_forgotten() -> None:
         ticket = scheduler.next_start(number)
         assert ticket is not None
         scheduler.finish(ticket, 0.001)
-    assert len(scheduler._accounts) < 10
+    assert len(scheduler._flows) < 10
 
 
 def test_refused_tenants_leave_no_account_behind_for_long() -> None:
@@ -340,7 +340,7 @@ def test_refused_tenants_leave_no_account_behind_for_long() -> None:
     for number in range(100):
         assert isinstance(scheduler.offer(f"tenant-{number}", 0, queue_length=0), NotAdmitted)
     scheduler.finish(ticket, 0.0)
-    assert set(scheduler._accounts) <= {"busy"}
+    assert set(scheduler._flows) <= {"busy"}
 
 
 # Runs that are suspended ----------------------------------------------------------------------------------------
