@@ -1,4 +1,4 @@
-"""When a waiting run gets a slot: turns beside workers that compute unless they are suspended, on a clock of our own."""
+"""When a waiting run gets a slot: turns beside workers that compute unless suspended, on a clock of our own."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
