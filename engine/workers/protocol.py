@@ -113,7 +113,7 @@ class Conversation:
         if size < _PIECE_BYTES:
             self._pieces -= 1
             if self._pieces < 0 and self.state is not State.STARTING:
-                raise ProtocolViolation("its messages come in more pieces than a pipe cuts them into")
+                raise ProtocolViolation("its messages arrive in more pieces than a pipe makes")
 
     def _message(self, payload: bytes) -> messages.FromWorker:
         if len(payload) > _SMALL_BYTES:
@@ -135,7 +135,7 @@ class Conversation:
             self._progress -= 1
             too_long = len(message.message.encode()) > MAX_PROGRESS_BYTES
             if self._progress < 0 or too_long or not math.isfinite(message.fraction):
-                raise ProtocolViolation("more progress, or another, than the prelude sends")
+                raise ProtocolViolation("more progress than the prelude sends, or in another form")
         elif isinstance(message, HostCalls):
             self._start(message)
         self.state = following
@@ -144,7 +144,7 @@ class Conversation:
     def _start(self, message: HostCalls) -> None:
         for number, _, _ in message.calls:
             if number <= self._last_call:
-                raise ProtocolViolation("a number of a host call that was used before")
+                raise ProtocolViolation("the number of an earlier host call")
             self._last_call = number
             self._under_way.add(number)
         if not 1 <= len(self._under_way) <= MAX_SIDE_BY_SIDE:
@@ -176,7 +176,7 @@ def _judge_calls(payload: bytes, place: int) -> None:
         place = _name_ends(payload, _number_ends(payload, place + 1))
         # The arguments: bytes, whose length the decoder checks against the payload.
         if not (width := _BYTES.get(payload[place : place + 1], 0)):
-            raise ProtocolViolation("arguments of a host call that are no bytes")
+            raise ProtocolViolation("arguments of a host call that are not bytes")
         place += 1 + width + int.from_bytes(payload[place + 1 : place + 1 + width], "big")
 
 
@@ -190,7 +190,7 @@ def _list_length(payload: bytes, place: int) -> tuple[int, int]:
         return first & 15, place + 1
     width = {0xDC: 2, 0xDD: 4}.get(first)
     if width is None:
-        raise ProtocolViolation("host calls that are no list")
+        raise ProtocolViolation("host calls that are not a list")
     return int.from_bytes(payload[place + 1 : place + 1 + width], "big"), place + 1 + width
 
 
@@ -199,7 +199,7 @@ def _number_ends(payload: bytes, place: int) -> int:
         return place + 1
     size = _NUMBERS.get(payload[place : place + 1])
     if size is None:
-        raise ProtocolViolation("a host call whose number is none")
+        raise ProtocolViolation("a host call without a number")
     return place + size
 
 
@@ -210,4 +210,4 @@ def _name_ends(payload: bytes, place: int) -> int:
         return place + 1 + (first & 31)
     if first == 0xD9 and place + 1 < len(payload):
         return place + 2 + payload[place + 1]
-    raise ProtocolViolation("a host call without a name, or with one that is none of ours")
+    raise ProtocolViolation("a host call without a short name")

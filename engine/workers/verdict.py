@@ -106,7 +106,7 @@ def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundL
         # killer.
         if cpu_s > limits["cpu_s"]:
             return passed(limits, Mark(Outcome.CPU_LIMIT, "cpu_s", round(cpu_s, 3)))
-        return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed from outside; nothing explains it"))
+        return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed and no limit explains it"))
     name = _signal_name(killer) if killer else "exit"
     event = f"worker ended by {name}" if killer in _CORRUPTION else None
     return Verdict(

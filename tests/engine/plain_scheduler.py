@@ -17,7 +17,7 @@ class _Flow:
     running: int = 0
     begun: int = 0
     queue: deque[Ticket] = field(default_factory=deque)
-    ready: deque[Ticket] = field(default_factory=deque)  # put aside, able to go on
+    ready: deque[Ticket] = field(default_factory=deque)  # suspended, and able to compute
 
     @property
     def active(self) -> bool:
@@ -27,7 +27,7 @@ class _Flow:
 class PlainScheduler:
     """Admits, queues and picks. Whoever calls it starts what `next_start` returns and reports back with `finish`.
 
-    `slots` runs use the CPU at once; `places` may have begun and not ended, those put aside included. `total_queue`
+    `slots` runs use the CPU at once; `places` may have begun and not ended, suspended ones included. `total_queue`
     bounds all queues together.
     """
 
@@ -51,7 +51,7 @@ class PlainScheduler:
 
     @property
     def waiting(self) -> bool:
-        """Whether any run waits for a slot: one that has not started, or one that was put aside."""
+        """Whether any run waits for a slot: a queued one, or a suspended one that can compute."""
         return any(flow.queue or flow.ready for flow in self._flows.values())
 
     @property
@@ -113,7 +113,7 @@ class PlainScheduler:
     def next_start(self, now: float) -> Ticket | None:
         """The run to start or resume now, or None when no slot is free or nobody can use one.
 
-        Ties: who has waited longest. A run that was put aside is told by its `started_at`; its slot is its own again.
+        Ties: who has waited longest. A run to resume has a `started_at`; it holds its slot again.
         """
         if self.running >= self.slots:
             return None
@@ -147,7 +147,7 @@ class PlainScheduler:
             ticket.charged = charge_s
 
     def preempt(self, now: float) -> Ticket | None:
-        """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
+        """Take the slot from a run that should lose it to a waiting one, and return that run; None if there is none.
 
         The caller stops it, and then asks `next_start`. First who only waits for the host, longest first; then the
         tenant that has used most, if that is no less than who waits has, and its run had its slice. A run that waits
@@ -188,7 +188,7 @@ class PlainScheduler:
         return ticket
 
     def wake(self, ticket: Ticket, now: float) -> None:
-        """A run that was put aside while it waited for the host can go on."""
+        """A run that was suspended while it waited for the host can compute again."""
         if ticket.suspended and ticket.waiting_since is not None:
             flow = self._flows[ticket.tenant]
             self._come_back(flow)

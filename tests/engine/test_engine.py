@@ -453,7 +453,7 @@ async def test_a_worker_is_reused_by_its_own_tenant_only() -> None:
 
 async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_hands() -> None:
     owners: dict[int, set[str]] = {}
-    places = 1 + SUSPENDED  # while no run is put aside, its place keeps one more tenant's worker
+    places = 1 + SUSPENDED  # while no run is suspended, its place keeps one more tenant's worker
     async with opened(ONE) as engine:
         for number in range(2 * (places + 1)):
             tenant = Tenant(f"t{number % (places + 1)}")

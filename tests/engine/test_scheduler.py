@@ -30,8 +30,8 @@ class Admission(RuleBasedStateMachine):
         self.now = 0.0
         self.waiting: dict[str, list[Ticket]] = {tenant: [] for tenant in TENANTS}
         self.running: list[Ticket] = []
-        self.ready: list[Ticket] = []  # put aside, and able to go on
-        self.blocked: list[Ticket] = []  # put aside, and waiting for the host
+        self.ready: list[Ticket] = []  # suspended, and able to compute
+        self.blocked: list[Ticket] = []  # suspended, and waiting for the host
         self.used: dict[Ticket, float] = {}
 
     def begun(self, tenant: str | None = None) -> int:
@@ -319,7 +319,7 @@ def test_accounts_of_tenants_that_the_present_has_passed_are_forgotten() -> None
             ticket = scheduler.next_start(number)
             assert ticket is not None
             scheduler.finish(ticket, 0.001)
-    assert len(scheduler._accounts) < 10
+    assert len(scheduler._flows) < 10
 
 
 def test_accounts_of_tenants_with_one_run_each_are_forgotten() -> None:
@@ -329,7 +329,7 @@ def test_accounts_of_tenants_with_one_run_each_are_forgotten() -> None:
         ticket = scheduler.next_start(number)
         assert ticket is not None
         scheduler.finish(ticket, 0.001)
-    assert len(scheduler._accounts) < 10
+    assert len(scheduler._flows) < 10
 
 
 def test_refused_tenants_leave_no_account_behind_for_long() -> None:
@@ -340,10 +340,10 @@ def test_refused_tenants_leave_no_account_behind_for_long() -> None:
     for number in range(100):
         assert isinstance(scheduler.offer(f"tenant-{number}", 0, queue_length=0), NotAdmitted)
     scheduler.finish(ticket, 0.0)
-    assert set(scheduler._accounts) <= {"busy"}
+    assert set(scheduler._flows) <= {"busy"}
 
 
-# Runs that are put aside -----------------------------------------------------------------------------------------
+# Runs that are suspended ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -438,7 +438,7 @@ def test_a_run_that_waits_for_the_host_gives_its_slot_away_and_gets_one_back_whe
     assert (scheduler.running, scheduler.begun) == (0, 0)
 
 
-def test_one_that_was_put_aside_may_end_without_ever_going_on() -> None:
+def test_a_suspended_run_may_end_without_being_resumed() -> None:
     for waits in (True, False):
         scheduler = Scheduler(1, 4)
         offer(scheduler, "hog")
@@ -504,7 +504,7 @@ def test_who_was_away_gets_the_slot_of_one_that_never_stops_before_that_had_its_
     assert scheduler.next_start(20) is second
 
 
-def test_nobody_is_put_aside_for_a_run_of_its_own_tenant() -> None:
+def test_no_run_is_preempted_for_one_of_its_own_tenant() -> None:
     scheduler = Scheduler(1, 8)
     offer(scheduler, "a")
     first = scheduler.next_start(0)

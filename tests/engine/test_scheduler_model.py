@@ -28,7 +28,7 @@ class Both:
         self.now = 0.0
         self.pairs: dict[Ticket | None, Ticket | None] = {None: None}  # ours -> the model's
         self.queued: list[Ticket] = []
-        self.started: list[Ticket] = []  # on slots or put aside
+        self.started: list[Ticket] = []  # on slots or suspended
 
     def step(self) -> None:
         """One call, drawn at random of those that are legal now."""
@@ -106,7 +106,7 @@ class Both:
         return other
 
     def compare(self) -> None:
-        """Every counter, account and ticket; and that the orders hold what the accounts say."""
+        """Every counter, flow and ticket; and that the orders hold what the flows say."""
         ours, model = self.ours, self.model
         for name in ("running", "begun", "queued", "waiting", "_present"):
             assert getattr(ours, name) == getattr(model, name), name
@@ -114,23 +114,21 @@ class Both:
         for tenant in self.tenants:
             assert ours.queued_of(tenant) == model.queued_of(tenant)
             assert ours.begun_of(tenant) == model.begun_of(tenant)
-        assert [(n, a.virtual) for n, a in ours._accounts.items()] == [
-            (n, a.virtual) for n, a in model._accounts.items()
-        ]
+        assert [(n, a.virtual) for n, a in ours._flows.items()] == [(n, a.virtual) for n, a in model._flows.items()]
         for ticket in self.started:
             for name in Ticket.__slots__:
                 assert getattr(ticket, name) == getattr(self.other(ticket), name), name
-        accounts = ours._accounts.values()
+        flows = ours._flows.values()
         orders = {needs: set(order._entries) for needs, order in ours._wanting.items()}
         assert all(orders.values()), "no order is empty"
-        assert set().union(*orders.values()) == {a for a in accounts if a.ready or a.queue}
+        assert set().union(*orders.values()) == {a for a in flows if a.ready or a.queue}
         for needs, order in orders.items():
-            for account in order:
-                assert account.needs == needs
-                assert (needs <= ours.places - ours.begun) == (bool(account.ready) or ours._may_begin(account))
-        assert set(ours._computing._entries) == {a for a in accounts if a.running}
-        assert set(ours._idle._entries) == {a for a in accounts if not a.active}
-        assert ours._unbegun == {a for a in accounts if a.queue and not a.begun}
+            for flow in order:
+                assert flow.needs == needs
+                assert (needs <= ours.places - ours.begun) == (bool(flow.ready) or ours._may_begin(flow))
+        assert set(ours._computing._entries) == {a for a in flows if a.running}
+        assert set(ours._idle._entries) == {a for a in flows if not a.active}
+        assert ours._unbegun == {a for a in flows if a.queue and not a.begun}
 
 
 @given(
