@@ -23,7 +23,7 @@ class PythonAgent:
 
     @classmethod
     def of(cls, code: PythonCode) -> "PythonAgent":
-        """An agent as its object describes itself, narrowed by its configuration. Raises WrongShape and Unusable."""
+        """The agent as its object declares it, narrowed by its configuration. Raises WrongShape and Unusable."""
         said = agent_declaration(code.declared("tools", "arguments"), JSON)
         info = AgentInfo(
             name=code.name,
