@@ -1,4 +1,4 @@
-"""The operator's Python code: finding it, and making one call of it.
+"""The operator's Python code: finding it, and making one call.
 
 It runs in this process with all rights of the process: nothing here confines it. This module keeps a call from
 outliving its deadline, its errors from ending the server, and the texts of those errors from reaching callers.
