@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import trio
 
+from knowledge.sqlite.reading import size_on_disk
 from knowledge.sqlite.store import SqliteStore, open_empty_store, open_store
 from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, SearchQuery, SourceInfo
 
@@ -70,13 +71,7 @@ def remove_store(path: Path) -> list[Path]:
 
 def stored_bytes(path: Path) -> int:
     """The bytes on disk of the store at `path`; 0 where there is none. Blocks for two calls of stat."""
-    total, path = 0, Path(os.path.realpath(path))
-    for each in (path, path.with_name(path.name + "-wal")):
-        try:
-            total += each.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
+    return size_on_disk(Path(os.path.realpath(path)))
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -210,10 +211,10 @@ def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
 
 
 def size_on_disk(file: Path) -> int:
-    """The bytes of the file and its log."""
+    """The bytes of the file, which is no link, and its log; 0 if there is none."""
     size = 0
     for path in (file, file.with_name(file.name + "-wal")):
-        if path.exists():
+        with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
 
