@@ -131,12 +131,15 @@ def _bad(message: str) -> Problem:
     return Problem(Code.BAD_REQUEST, message)
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> Problem:
+def hint(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the most similar known one, or else all of them."""
     known = list(known)
     near = nearest(name, known)
-    return _bad(
-        f"unknown {what} {name[:64]!r}; " + (f"did you mean {near!r}?" if near else f"known: {', '.join(known)}")
-    )
+    return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> Problem:
+    return _bad(f"unknown {what} {name[:64]!r}; {hint(name, known)}")
 
 
 def check_tenant_name(name: str) -> str:

@@ -16,10 +16,11 @@ from agents.package import Package, Root
 from agents.shapes.shape import MAX_ITEMS, AgentDeclaration, WrongShape, check_texts
 from agents.tool import Tool
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
+from control.records import hint
 from control.versions.grants import parse_grants
 from engine.config import Agents, Tools
 from engine.errors import Code, Problem
-from engine.names import nearest, valid_name
+from engine.names import valid_name
 from sandbox.wire.limits import MIB
 
 # Bounds of one upload. More is a data set, which belongs in the knowledge store.
@@ -64,9 +65,7 @@ def parse_package(
     check_name(root, name)
     for key in body:
         if key not in _KEYS:
-            near = nearest(key, list(_KEYS))
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KEYS)}"
-            raise _bad(f"a manifest has no key {key[:64]!r}; {hint}")
+            raise _bad(f"a manifest has no key {key[:64]!r}; {hint(key, _KEYS)}")
     if body.get("name") not in (None, name):
         raise _bad(f"the manifest names {brief(body['name'])!r}, but was sent for '{name}'")
     files = _files(body.get("files"))

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from control.records import check_secret_name
+from control.records import check_secret_name, hint
 from engine.egress.rules import HostRule, is_public, parse_rule
 from engine.errors import Code, Problem
-from engine.names import nearest, valid_name
+from engine.names import valid_name
 from sandbox.wire.limits import SPECS
 
 # More of one kind than anyone would read before approving them.
@@ -55,9 +55,7 @@ def parse_grants(given: Any) -> Grants:
         raise _bad("grants must be an object")
     for key in given:
         if key not in _KINDS:
-            near = nearest(str(key), list(_KINDS))
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KINDS)}"
-            raise _bad(f"grants has no {str(key)[:64]!r}; {hint}")
+            raise _bad(f"grants has no {str(key)[:64]!r}; {hint(str(key), _KINDS)}")
     return Grants(
         hosts=_names(given, "hosts", _host),
         secrets=_names(given, "secrets", check_secret_name),
@@ -165,9 +163,7 @@ def _limits(given: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in given:
         if name not in SPECS:
-            near = nearest(name, list(SPECS))
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(SPECS)}"
-            raise _bad(f"grants.limits has no {name[:64]!r}; {hint}")
+            raise _bad(f"grants.limits has no {name[:64]!r}; {hint(name, SPECS)}")
     for name, value in sorted(given.items()):
         spec = SPECS[name]
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63
