@@ -8,11 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from agents.agent import AgentInfo
 from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.package import Package
-from agents.shapes.shape import AgentDeclaration, ToolDeclaration
-from engine.config import Entry
+from agents.shapes.shape import AgentDeclaration, ToolDeclaration, narrowed
+from engine.config import Entry, PythonEntry, ScriptEntry
 
 E = TypeVar("E", bound=Entry)
 T = TypeVar("T")
@@ -54,6 +55,19 @@ class Kind(Generic[E, T]):
     watched: Callable[[E], Iterable[Path]] = _nothing
     harmless: Callable[[E, T], bool] = _unknown
     packages: Packages[T] | None = None
+
+
+def declared_info(name: str, source: str, said: AgentDeclaration, entry: ScriptEntry | PythonEntry) -> AgentInfo:
+    """The list entry of an agent that code of the kind `source` declares, narrowed by its configuration."""
+    return AgentInfo(
+        name=name,
+        description=said.description if said.description is not None else f"{source.capitalize()} agent: {name}",
+        tools=narrowed(said.tools, entry.tools),
+        source=source,
+        arguments=tuple(said.arguments),
+        title=said.title,
+        expose=entry.expose,
+    )
 
 
 def discover(package: str, folders: Iterable[str]) -> "Mapping[str, Kind[Any, Any]]":

@@ -5,19 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.agent import Agent, AgentInfo, Call, Resolved
-from agents.code.kind import Kind, Packages
+from agents.code.kind import Kind, Packages, declared_info
 from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package
-from agents.shapes.shape import (
-    AgentDeclaration,
-    WrongShape,
-    agent_declaration,
-    agent_prompt,
-    completions,
-    narrowed,
-)
+from agents.shapes.shape import AgentDeclaration, WrongShape, agent_declaration, agent_prompt, completions
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.config import ScriptEntry
 from engine.run import Authority
@@ -40,15 +33,7 @@ class LuaAgent:
         """The agent as its script declares it, narrowed by its configuration. Raises WrongShape without `resolve`."""
         if "resolve" not in said.functions:
             raise WrongShape("agent.resolve is missing or not a function")
-        info = AgentInfo(
-            name=script.name,
-            description=said.description if said.description is not None else f"Lua agent: {script.name}",
-            tools=narrowed(said.tools, script.entry.tools),
-            source="lua",
-            arguments=tuple(said.arguments),
-            title=said.title,
-            expose=script.entry.expose,
-        )
+        info = declared_info(script.name, "lua", said, script.entry)
         return cls(info, script, script.authority(info.tools), "complete" in said.functions)
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
