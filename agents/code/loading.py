@@ -15,7 +15,7 @@ from agents.code.describing import Undescribed, describe
 from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
-from agents.tool import Tool
+from agents.tool import Tool, envelope_warnings
 from engine.config import Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
@@ -138,11 +138,7 @@ class Loading:
             )
 
     def note_envelope(self, place: Place, tool: Tool) -> None:
-        if "arguments" in tool.info.parameters["properties"]:
-            self.warnings.append(
-                f"{place.key}: a parameter is called 'arguments'; a request that gives it alone is taken for the "
-                "envelope"
-            )
+        self.warnings += [f"{place.key}: {warning}" for warning in envelope_warnings(tool.info)]
 
     def note_lowered(self, place: Place, entry: ScriptEntry | PythonEntry) -> None:
         bound = self.engine.limits_for(entry.limits, DEFAULT_TENANT)

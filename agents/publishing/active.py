@@ -81,7 +81,7 @@ class Made:
 
 
 class ActiveVersions:
-    """The published agents and tools of tenants, as far as somebody asks for them.
+    """The published agents and tools of tenants, loaded on demand.
 
     `folder` returns the folder with the files of a tenant's packages, for scripts to read. They are copies: the folder
     may be removed while nothing runs.
@@ -103,7 +103,7 @@ class ActiveVersions:
         # In the order of use, the least recent first.
         self._held: OrderedDict[str, _Held] = OrderedDict()
         # Invariant: the sizes of those without holders, together. What requests hold cannot make room: were it counted,
-        # a few large tenants with a long request would leave no place for anyone else.
+        # a few large tenants with long requests would leave no room for others.
         self._idle_size = 0
 
     def at_hand(self, tenant: Tenant) -> "AtHand":
@@ -216,7 +216,7 @@ class ActiveVersions:
                 made, complete = await self._made_of(tenant, held, active, asked)
                 published = _published_set(active, made)
                 if self._held.get(tenant) is not held:
-                    return  # it was put away meanwhile; whoever needs it reads it again
+                    return  # evicted meanwhile; the next request reads it again
                 before = self._registry.publish(tenant, published)
                 first, held.mark, held.made = held.mark is None, mark if complete else None, made
                 size = sum(each.size for each in active)

@@ -15,7 +15,7 @@ from agents.shapes.checked import CheckedSchema
 from agents.shapes.parameters import checking_answer
 from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
 from agents.shapes.shape import ToolAnnotations, ToolDeclaration, WrongShape, narrowed, tool_declaration
-from agents.tool import Called, Tool, ToolInfo
+from agents.tool import Called, Tool, ToolInfo, envelope_warnings
 from engine.config import ScriptEntry
 from engine.host.pieces import in_pieces
 from engine.run import Authority
@@ -85,8 +85,7 @@ def _make(package: Package, said: object, making: Making) -> Made[Tool]:
     declared = tool_declaration(said)
     allowed, warnings = making.allowed(package, declared.tools)
     tool = LuaTool.of(making.script(package, allowed), declared, compiles=making.compiles)
-    if "arguments" in tool.info.parameters["properties"]:
-        warnings += ("a parameter is called 'arguments'; a request that gives it alone is taken for the envelope",)
+    warnings += envelope_warnings(tool.info)
     tool = replace(
         tool, authority=replace(tool.authority, folder=None if making.folder is None else str(making.folder))
     )

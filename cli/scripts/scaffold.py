@@ -156,7 +156,7 @@ def begin(kind: Kind, name: str, loaded: "LoadedConfig") -> None:
     except FileExistsError:
         raise Exit(UNUSABLE, f"{shown(path)} exists and is left as it is") from None
     say(f"Created: {shown(path)}")
-    say(f'For completion in your editor, tell lua-language-server: "workspace.library": ["{EDITOR}"]')
+    say(f'For completion in your editor, set in lua-language-server: "workspace.library": ["{EDITOR}"]')
     say("Add to config:")
     say()
     say(f'  [{kind.section}.script.{_key(name)}]\n  path = "{kind.section}/{name}.lua"\n  timeout = 30')
