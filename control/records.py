@@ -240,5 +240,5 @@ def expiry(text: str, now: float) -> float:
     else:
         at = parse_time(text, "expires", "a period (90s, 30m, 12h, 30d, 8w), ")
     if not now < at <= _LAST_SECOND:
-        raise _bad(f"expires: {text[:40]!r} is not between now and the end of the year 9999")
+        raise _bad(f"expires: {text[:40]!r} is not in the future, or after the year 9999")
     return at

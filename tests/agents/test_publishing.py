@@ -430,7 +430,7 @@ async def test_a_name_that_the_configuration_offers_is_a_conflict_that_names_it(
         await service.control.tenants.create("acme", actor="cli")
         acme = key("publish", tenant=ACME)
         for name in ("theirs", "Theirs", "shared"):
-            async with problem(Code.CONFLICT, "configuration offers"):
+            async with problem(Code.CONFLICT, "configuration has"):
                 await publish(service, package(), name)
         async with problem(Code.CONFLICT, "shared"):
             await publish(service, package(), "shared", acme, tenant=ACME)
