@@ -263,7 +263,7 @@ def _swap(table: str, column: str, value: Any) -> Callable[[Any], None]:
     [
         (lambda e: e.update(format=2), "not of format 1"),
         (lambda e: e.update(tenant="../x"), "cannot name a tenant"),
-        (lambda e: e["tables"].update(audit={"columns": [], "rows": []}), "knows no table 'audit'"),
+        (lambda e: e["tables"].update(audit={"columns": [], "rows": []}), "has no table 'audit'"),
         (lambda e: e["tables"]["keys"]["columns"].append("id) --"), "keys has other columns"),
         (lambda e: e["tables"]["keys"]["rows"][0].append(1), "a row of keys is not the tenant's"),
         (_swap("keys", "tenant", "default"), "a row of keys is not the tenant's"),
