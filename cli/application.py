@@ -37,20 +37,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store "
         "cannot be used.",
     ),
-    "agent": ("agent:app", "List, test, develop and begin agents."),
-    "tool": ("tool:app", "List, test, develop and begin tools."),
-    "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show what they used."),
+    "agent": ("agent:app", "List, test, develop and create agents."),
+    "tool": ("tool:app", "List, test, develop and create tools."),
+    "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show their usage."),
     "key": ("key:app", "Create, list and revoke API keys."),
     "secret": ("secret:app", "Set, list and delete secrets of tenants."),
     "audit": ("audit:audit", "Print control actions and denied host calls, oldest first."),
-    "bench": ("bench:app", "Measure how much load the engine holds, and how long a caller waits."),
-    "sync": ("sync:sync", "Bring the store up to date with its sources."),
+    "bench": ("bench:app", "Measure the load that the engine sustains, and its latency."),
+    "sync": ("sync:sync", "Synchronise the store with its sources."),
     "search": ("store:search", "Search the knowledge base."),
     "get": ("store:get", "Print one document."),
     "sources": ("store:sources", "List the sources, configured or with documents."),
-    "stats": ("store:stats", "Print how much is in the store."),
+    "stats": ("store:stats", "Print the size of the store."),
     "export": ("store:export", "Print every document and chunk as JSON."),
-    "mcp-config": ("mcp_config:mcp_config", "Print what an MCP client has to be told to use this engine."),
+    "mcp-config": ("mcp_config:mcp_config", "Print the configuration of an MCP client for this engine."),
 }
 
 

@@ -34,7 +34,7 @@ async def control_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", 
 def warn_if_off(loaded: "LoadedConfig") -> None:
     """Warn that tenants and keys have no effect while tenants are off."""
     if not loaded.config.tenants.enabled:
-        warn("tenants.enabled is false: the server asks for no keys and serves the tenant 'default' alone")
+        warn("tenants.enabled is false: the server requires no keys and serves only the tenant 'default'")
 
 
 def when(at: float | None, otherwise: str = "") -> str:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 ConfigPath = Annotated[
     Path | None,
-    Parameter(name="--config", help="The configuration file, instead of the one that is found.", negative=()),
+    Parameter(name="--config", help="The configuration file, instead of the one found by default.", negative=()),
 ]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())]
-TenantName = Annotated[str, Parameter(name="--tenant", help="Whose data.")]
+TenantName = Annotated[str, Parameter(name="--tenant", help="The tenant whose data is used.")]
 
 
 def load(path: Path | None, *, warnings: bool = True) -> "LoadedConfig":

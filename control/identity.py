@@ -24,11 +24,11 @@ class Identity:
         return f"key:{self.key_id}" if self.key_id is not None else "operator" if self.operator else "anonymous"
 
 
-# Without tenants: any client may do everything but what the machine's owner alone may (`LOCAL`).
+# Without tenants: any client may do everything but what only the machine's owner may do (`LOCAL`).
 ANONYMOUS = Identity(DEFAULT_TENANT, None, frozenset(SCOPES), operator=False)
 LOCAL = Identity(DEFAULT_TENANT, None, frozenset(SCOPES), operator=True)
 
 
 def tenant_of(record: TenantRecord) -> Tenant:
-    """The tenant as the engine knows it, with what was said for it alone."""
+    """The tenant as the engine knows it, with its own ceilings and quotas."""
     return Tenant(record.name, record.weight, record.ceilings, record.quotas)

@@ -220,7 +220,7 @@ async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | N
         raise Refused(str(error)) from None
     if not (is_loopback(host) or settings.allow_anonymous or loaded.config.tenants.enabled):
         raise Refused(
-            f"{host} can be reached by others and there are no keys: "
+            f"{host} can be reached from other machines, and there are no keys: "
             "bind to 127.0.0.1, set tenants.enabled = true, or set server.allow_anonymous = true"
         )
     if opener is None:
@@ -254,7 +254,7 @@ async def _run(
         service = ready.service
         _say(loaded_lines(service))
         if strict and service.failures:
-            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
+            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was given")
         _say(listening(service, ready.url, demo=demo))
         # Modules and scripts loaded so far live as long as the process. Freezing them removes the long pauses of full
         # collections (p99 70 ms without it).

@@ -115,7 +115,7 @@ class NeverWaits(io.TextIOBase):
         self._dropped = 0
 
     def write(self, text: str) -> int:
-        notice = f"\n({self._dropped} pieces of the log were dropped: nobody read them)\n" if self._dropped else ""
+        notice = f"\n({self._dropped} pieces of the log were dropped: they were not read)\n" if self._dropped else ""
         data = (notice + text).encode("utf-8", "backslashreplace")
         for start in range(0, len(data), select.PIPE_BUF):
             if not self._take(data[start : start + select.PIPE_BUF]):
@@ -201,7 +201,7 @@ async def _run(
     async with _opened(loaded, bind, opener, stop) as service:
         _tell(loaded_lines(service))
         if strict and service.failures:
-            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
+            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was given")
         if agent is not None:
             try:
                 service.list_tools(DEFAULT_TENANT, agent)

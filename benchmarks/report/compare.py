@@ -133,7 +133,7 @@ def _blocks(result: Mapping[str, Any], name: str) -> list[_Block]:
         for metric in METRICS:
             _value(result, metric)
     except (KeyError, TypeError, ValueError) as error:
-        raise CompareError(f"{name} file is no result of `engine bench` ({error})") from None
+        raise CompareError(f"{name} file is not a result of `engine bench` ({error})") from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""`engine agent`: list, test, develop and begin agents."""
+"""`engine agent`: list, test, develop and create agents."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agents.service import Service
     from engine.tenant import Tenant
 
-app = App(name="agent", help="List, test, develop and begin agents.")
+app = App(name="agent", help="List, test, develop and create agents.")
 
 Args = Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())]
 
@@ -90,7 +90,7 @@ async def resolve(
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
-    """Resolve an agent's prompt and show it, with what it cost."""
+    """Resolve an agent's prompt and show it with its cost."""
     given, loaded = pairs(arg or [], "--arg"), load(config)
     return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`engine audit`: who did what, and what scripts were denied."""
+"""`engine audit`: control actions, and denied host calls."""
 
 import time
 from typing import Annotated
@@ -12,8 +12,10 @@ from cli.output import UNUSABLE, Exit, say_json, table
 
 async def audit(
     *,
-    tenant: Annotated[str | None, Parameter(help="Only what was about this tenant, also one that is gone.")] = None,
-    since: Annotated[str | None, Parameter(help="Only since: a period ago (2h, 7d), a date or a time.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only rows about this tenant, which may have been deleted.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Only rows since then: a period ago (2h, 7d), a date or a time.")
+    ] = None,
     limit: Annotated[int, Parameter(help="At most this many rows, the newest.")] = 1000,
     config: ConfigPath = None,
     as_json: AsJson = False,

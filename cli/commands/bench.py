@@ -1,4 +1,4 @@
-"""`engine bench`: how much load the engine holds, and how long a caller waits."""
+"""`engine bench`: the load that the engine sustains, and its latency."""
 
 import json
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from benchmarks.load.schedule import Load
     from benchmarks.report.fail_if import Threshold
 
-app = App(name="bench", help="Measure how much load the engine holds, and how long a caller waits.")
+app = App(name="bench", help="Measure the load that the engine sustains, and its latency.")
 
 Spacing = Literal["even", "poisson"]
 Era = Literal["2026", "handshake"]
@@ -54,23 +54,24 @@ class Asking:
     """The requests and their rate: options of every command that makes a load."""
 
     scenario: Annotated[
-        str | None, Parameter(help="A name from `engine bench scenarios`, or a file. Default: noop; of a server, tool.")
+        str | None,
+        Parameter(help="A name from `engine bench scenarios`, or a file. Default: noop; for a server, tool."),
     ] = None
     concurrency: Annotated[
-        int | None, Parameter(help="Closed model: so many clients, each waiting for its answer; not with --rate.")
+        int | None, Parameter(help="Closed model: number of clients, each with one request at a time; not with --rate.")
     ] = None
     duration: Annotated[str | None, Parameter(help="How long to measure, such as 30s or 2m. Default: 10s.")] = None
     warm_up: Annotated[
-        str | None, Parameter(help="Load before that, not counted. Default: a tenth of the duration, at most 5s.")
+        str | None, Parameter(help="Load before it, not counted. Default: a tenth of the duration, at most 5s.")
     ] = None
     arrivals: Annotated[Spacing, Parameter(help="Open model: evenly spaced, or at random.")] = "even"
-    tenants: Annotated[int | None, Parameter(help="How many tenants ask. Default: as the scenario says.")] = None
+    tenants: Annotated[int | None, Parameter(help="Number of tenants that send. Default: the scenario's.")] = None
     hostile: Annotated[
-        str | None, Parameter(help="Replace so many percent of the requests by hostile ones of another tenant.")
+        str | None, Parameter(help="Percentage of requests that are replaced by hostile ones of another tenant.")
     ] = None
-    timeout: Annotated[str, Parameter(help="Give a request up after this time.")] = "30s"
-    max_in_flight: Annotated[int, Parameter(help="Open model: drop requests while so many are under way.")] = 1000
-    seed: Annotated[int, Parameter(help="The same number makes the same requests.")] = 1
+    timeout: Annotated[str, Parameter(help="Time-out of a request.")] = "30s"
+    max_in_flight: Annotated[int, Parameter(help="Open model: drop requests while this many are in flight.")] = 1000
+    seed: Annotated[int, Parameter(help="Seed: the same number makes the same requests.")] = 1
 
 
 @Parameter(name="*")
@@ -93,7 +94,7 @@ class Keeping:
 class Reaching:
     """The options for the connection to a server."""
 
-    processes: Annotated[int, Parameter(help="Send from so many processes, for more than one core can.")] = 1
+    processes: Annotated[int, Parameter(help="Number of processes that send, for rates beyond one core.")] = 1
     allow_remote: Annotated[bool, Parameter(help="Allow a server that is not on this machine.", negative=())] = False
     key_file: Annotated[
         Path | None, Parameter(help="API keys, one a line: the first for the first tenant, and so on.")
@@ -102,13 +103,13 @@ class Reaching:
 
 Rate = Annotated[
     float | None,
-    Parameter(help="Open model: so many requests a second, whatever the target does. Default: the scenario's."),
+    Parameter(help="Open model: requests a second, independent of the target's answers. Default: the scenario's."),
 ]
 # A server's configuration is not visible from outside, so only a file named explicitly counts: one found in the working
 # directory may belong to another engine.
 ServerConfig = Annotated[
     Path | None,
-    Parameter(name="--config", help="What the server runs with, to be kept in the result.", negative=()),
+    Parameter(name="--config", help="The server's configuration, to be recorded in the result.", negative=()),
 ]
 EraOption = Annotated[Era, Parameter(help="The revision 2026-07-28, or the ones that begin with a handshake.")]
 _ASKING, _KEEPING, _REACHING = Asking(), Keeping(), Reaching()
@@ -161,7 +162,7 @@ async def ramp(
     *,
     start: Annotated[float, Parameter(name="--from", help="The first rate, a second.")] = 10.0,
     to: Annotated[float, Parameter(help="The highest rate to try.")] = 10_000.0,
-    precision: Annotated[str, Parameter(help="How close the answer is to be.")] = "10%",
+    precision: Annotated[str, Parameter(help="Precision of the rate that is found.")] = "10%",
     era: EraOption = "2026",
     asking: Asking = _ASKING,
     keeping: Keeping = _KEEPING,
@@ -174,7 +175,7 @@ async def ramp(
     if (what == "run") != (url is None):
         raise Exit(UNUSABLE, f"ramp {what}: " + ("a pool has no URL" if what == "run" else "a URL is needed"))
     if asking.concurrency is not None:
-        raise Exit(UNUSABLE, "a ramp is of rates: --concurrency does not go with it")
+        raise Exit(UNUSABLE, "a ramp varies the rate: --concurrency does not go with it")
     low = _number("--from", start, least=0.001, most=_MOST_RATE)
     high = _number("--to", to, least=low, most=_MOST_RATE)
     close = _percent("--precision", precision, least=1, most=100) / 100
@@ -191,12 +192,12 @@ async def ramp(
 @app.command
 def compare(
     a: Annotated[Path, Parameter(help="A result that --json wrote.")],
-    b: Annotated[Path, Parameter(help="The one to hold against it.")],
+    b: Annotated[Path, Parameter(help="The result to compare with it.")],
     /,
     *,
     as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())] = False,
 ) -> int:
-    """Say whether two results differ, or only the noise does."""
+    """Report whether two results differ by more than noise."""
     from benchmarks.report.compare import CompareError, in_words, summary, unlike
     from benchmarks.report.compare import compare as compared
 
@@ -233,10 +234,10 @@ def compare(
 
 @app.command
 def scenarios(
-    name: Annotated[str | None, Parameter(help="Print what a server needs for this one.")] = None,
+    name: Annotated[str | None, Parameter(help="Print what a server needs for this scenario.")] = None,
     /,
     *,
-    copy: Annotated[Path | None, Parameter(help="Write its files into this folder, to be changed.")] = None,
+    copy: Annotated[Path | None, Parameter(help="Write its files into this folder, for changes.")] = None,
 ) -> None:
     """List the scenarios, or print what one adds to a server's configuration."""
     from benchmarks.scenario import FOLDER, ScenarioError, names
@@ -253,7 +254,7 @@ def scenarios(
         raise Exit(UNUSABLE, str(error)) from None
     if copy is None:
         text = scenario.server_config()
-        say(text if text else f"# The scenario {scenario.name!r} needs nothing beside what a server has.")
+        say(text if text else f"# The scenario {scenario.name!r} needs no addition to a server's configuration.")
         return
     if name not in names():
         raise Exit(UNUSABLE, "--copy takes the name of a scenario, not a file")
@@ -287,7 +288,7 @@ async def _once(plan: "Plan", keeping: Keeping) -> int:
     if holding:
         return FAILED
     if result["measured"] and not result["expected"]:
-        note("error: not one request ended as the scenario expects")
+        note("error: no request ended as the scenario expects")
         return FAILED
     return OK
 
@@ -346,11 +347,11 @@ def _answer(answer: dict[str, Any]) -> str:
     if answer["interrupted"]:
         return f"Interrupted. The highest rate that held so far: {rate} a second."
     if answer["limited_by_to"]:
-        return f"{rate} a second hold, which is the highest rate that was to be tried (--to)."
+        return f"{rate} a second hold, the highest rate to try (--to)."
     found = f"Highest rate at which none of {rules} holds: {rate} a second (to {answer['precision']:.0%})."
     beyond = [step for step in answer["steps"] if step["rate"] > answer["highest_rate"]]
     if all(step["because"] == step["result"]["invalid_because"] for step in beyond if not step["held"]):
-        found += "\nIt was the tester that kept up with no more: the target may hold a higher rate."
+        found += "\nThe tester itself was the limit: the target may hold a higher rate."
     return found
 
 
@@ -412,7 +413,7 @@ def _plan(
         raise Exit(UNUSABLE, str(error)) from None
     given = _given(rate, asking)
     if scenario.model == "cold" and (unused := next((each for each in given if each not in _OF_COLD), None)):
-        raise Exit(UNUSABLE, f"the scenario {scenario.name!r} asks one call at a time: {unused} does not go with it")
+        raise Exit(UNUSABLE, f"the scenario {scenario.name!r} makes one call at a time: {unused} does not go with it")
     if asking.concurrency is not None and (unused := next((each for each in given if each in _OF_OPEN), None)):
         raise Exit(UNUSABLE, f"{unused} (open model) and --concurrency (closed model) exclude each other")
     if scenario.publishes and asking.concurrency is not None:
@@ -568,7 +569,7 @@ def _read_result(path: Path) -> dict[str, Any]:
     if isinstance(value, dict) and value.get("ramp"):
         raise Exit(UNUSABLE, f"{path}: the result of a ramp; compare takes those of run, http and mcp")
     if not isinstance(value, dict) or value.get("schema") != 1 or "series" not in value:
-        raise Exit(UNUSABLE, f"{path}: no result of `engine bench`")
+        raise Exit(UNUSABLE, f"{path}: not a result of `engine bench`")
     return value
 
 

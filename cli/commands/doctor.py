@@ -86,7 +86,7 @@ async def _check_store(report: _Report, config: "Config") -> None:
     report.store = {"ok": True, "path": shown(path), "message": None}
     if not path.exists():
         # The first write creates it; a check must not.
-        report.store["message"] = "not there yet: `engine init` or `engine sync` makes it"
+        report.store["message"] = "does not exist yet: `engine init` or `engine sync` creates it"
         return
     try:
         async with open_store(path, readonly=True) as store:
@@ -160,7 +160,7 @@ async def _look_at_service(report: _Report, loaded: "LoadedConfig") -> None:
         known = {tool.name for tool in service.list_tools(DEFAULT_TENANT)}
         for agent in service.list_agents(DEFAULT_TENANT):
             missing = [name for name in agent.tools if name not in known]
-            report.warnings += [f"agent {agent.name}: nobody provides its tool {name!r}" for name in missing]
+            report.warnings += [f"agent {agent.name}: its tool {name!r} does not exist" for name in missing]
 
 
 def _failure(failure: "LoadFailure") -> dict[str, Any]:

@@ -17,14 +17,14 @@ async def create(
     tenant: str,
     /,
     *,
-    scopes: Annotated[str, Parameter(help="What it may do: use, publish, admin, separated by commas.")] = "use",
+    scopes: Annotated[str, Parameter(help="Its scopes: use, publish, admin, separated by commas.")] = "use",
     expires: Annotated[
-        str | None, Parameter(help="When it ends: a period (30d, 12h), a date or a time. Default: never.")
+        str | None, Parameter(help="When it expires: a period (30d, 12h), a date or a time. Default: never.")
     ] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key for a tenant and print it. It is shown this once and kept nowhere."""
+    """Create a key for a tenant and print it. It is printed once, and not stored."""
     from control.records import expiry
 
     async with control_for(config) as (loaded, control):
@@ -44,7 +44,7 @@ async def create(
 
 @app.command(name="list")
 async def list_keys(tenant: str, /, *, config: ConfigPath = None, as_json: AsJson = False) -> None:
-    """List the keys of a tenant, also those that were revoked or have ended."""
+    """List the keys of a tenant, including revoked and expired ones."""
     from control.key_text import ended
 
     async with control_for(config) as (_, control):
@@ -78,7 +78,7 @@ async def revoke(
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a key open nothing from now on. A running server notices with the next request."""
+    """Revoke a key. A running server refuses it from the next request on."""
     async with control_for(config) as (_, control):
         record = await control.keys.revoke(identifier, actor=ACTOR)
     say_json(record.as_json()) if as_json else say(f"Revoked: {record.id} of tenant {record.tenant}")

@@ -22,14 +22,14 @@ async def set_secret(
     /,
     *,
     host: Annotated[
-        list[str] | None, Parameter(help="Where it may be sent, as in allow_hosts. Repeatable.", negative=())
+        list[str] | None, Parameter(help="A host that it may be sent to, as in allow_hosts. Repeatable.", negative=())
     ] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a secret. Its value is read from standard input; one line break at its end does not belong to it."""
+    """Set a secret. Its value is read from standard input; one line break at its end is removed."""
     if not host:
-        raise Exit(UNUSABLE, "a secret is sent nowhere without --host HOST")
+        raise Exit(UNUSABLE, "--host HOST is required: a secret is sent only to its hosts")
     value = _read()
     async with control_for(config) as (_, control):
         record = await control.secrets.set(tenant, name, value, host, actor=ACTOR)
@@ -66,7 +66,7 @@ async def list_secrets(tenant: str, /, *, config: ConfigPath = None, as_json: As
 
 @app.command
 async def delete(tenant: str, name: str, /, *, config: ConfigPath = None) -> None:
-    """Forget a secret."""
+    """Delete a secret."""
     async with control_for(config) as (_, control):
         await control.secrets.delete(tenant, name, actor=ACTOR)
     say(f"Deleted: {name} of tenant {tenant}")

@@ -12,7 +12,9 @@ from cli.streams import any_closed
 
 
 async def serve(
-    what: Annotated[Literal["mcp"] | None, Parameter(help="REST and MCP are always served; `mcp` is allowed.")] = None,
+    what: Annotated[
+        Literal["mcp"] | None, Parameter(help="REST and MCP are always served; `mcp` changes nothing.")
+    ] = None,
     /,
     *,
     bind: Annotated[str | None, Parameter(help="Listen here (HOST:PORT) instead of [server] bind.")] = None,
@@ -23,8 +25,8 @@ async def serve(
     stdio: Annotated[
         bool, Parameter(help="Speak MCP on standard input and output; listen only if --bind is given.", negative=())
     ] = False,
-    agent: Annotated[str | None, Parameter(help="With --stdio: this agent's prompt and tools alone.")] = None,
-    directory: Annotated[Path | None, Parameter(help="Work here, as if started here.", negative=())] = None,
+    agent: Annotated[str | None, Parameter(help="With --stdio: only this agent's prompt and tools.")] = None,
+    directory: Annotated[Path | None, Parameter(help="Change to this directory first.", negative=())] = None,
     config: ConfigPath = None,
 ) -> int:
     """Serve agents, tools and knowledge over REST and MCP until SIGTERM or Ctrl-C."""

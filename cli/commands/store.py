@@ -42,7 +42,7 @@ async def search(
     source: Annotated[str | None, Parameter(help="Only this source: TYPE:NAME, NAME or TYPE.")] = None,
     since: Annotated[str | None, Parameter(help="Only documents updated since (date or RFC 3339 time).")] = None,
     limit: Annotated[int | None, Parameter(help="At most this many results, 1 to 100.")] = None,
-    explain: Annotated[bool, Parameter(help="Say how results were found and scored.", negative=())] = False,
+    explain: Annotated[bool, Parameter(help="Show how results were found and scored.", negative=())] = False,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
@@ -141,7 +141,7 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
 
 
 async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
-    """Print how much is in the store."""
+    """Print the size of the store."""
     from knowledge.stores import store_path
 
     async with reading(config, tenant) as (loaded, store):

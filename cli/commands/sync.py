@@ -41,7 +41,7 @@ async def sync(
     /,
     *,
     full: Annotated[bool, Parameter(help="Read and write everything again.", negative=())] = False,
-    dry_run: Annotated[bool, Parameter(help="Only say what would be done.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Only print what would be done.", negative=())] = False,
     since: Annotated[str | None, Parameter(help="Only items changed since (date or RFC 3339 time).")] = None,
     until: Annotated[str | None, Parameter(help="Only items changed until (date or RFC 3339 time).")] = None,
     limit: Annotated[int | None, Parameter(help="Write at most this many documents per source.")] = None,
@@ -51,7 +51,7 @@ async def sync(
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
-    """Bring the store up to date with its sources."""
+    """Synchronise the store with its sources."""
     loaded = load(config)
     who = await tenant_of(tenant, loaded)
     labels = select(connector, loaded.config, who.id)

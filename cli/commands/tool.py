@@ -1,4 +1,4 @@
-"""`engine tool`: list, test, develop and begin tools."""
+"""`engine tool`: list, test, develop and create tools."""
 
 import json
 import re
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engine.config import LoadedConfig
     from engine.tenant import Tenant
 
-app = App(name="tool", help="List, test, develop and begin tools.")
+app = App(name="tool", help="List, test, develop and create tools.")
 
 Params = Annotated[
     list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
@@ -135,7 +135,7 @@ async def call(
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
-    """Call a tool and show its answer, with what it cost."""
+    """Call a tool and show its answer and its cost."""
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, load(config))
     return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)

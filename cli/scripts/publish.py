@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from control.identity import Identity
     from engine.tenant import Tenant
 
-Folder = Annotated[Path, Parameter(help="A folder with a manifest.toml or manifest.json, a script, and what it reads.")]
+Folder = Annotated[Path, Parameter(help="A folder with a manifest.toml or manifest.json, a script, and its files.")]
 _DIGEST_SHOWN = 12
 
 
@@ -38,12 +38,12 @@ def add_to(app: App, root: "Root") -> None:
     ) -> None:
         await _versions(root, name, tenant, config, as_json=as_json)
 
-    app.command(publish, help=f"Publish a folder as a version of {_a(root)}; say what it asks for.")
+    app.command(publish, help=f"Publish a folder as a version of {_a(root)}; print the grants that it requests.")
     app.command(versions, help=f"List the published versions of {_a(root)}.")
     for action, does in (
-        ("activate", "Let a published version be the one that is called."),
-        ("approve", "Let a version have all that it asks for, and activate it."),
-        ("deprecate", "Take a version out of service, for good."),
+        ("activate", "Make a published version the active one."),
+        ("approve", "Grant a version everything that it requests, and activate it."),
+        ("deprecate", "Take a version out of service permanently."),
     ):
         app.command(_changing(root, action), name=action, help=does)  # type: ignore[arg-type]
 

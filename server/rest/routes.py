@@ -75,7 +75,7 @@ class Routes:
             raise Problem(Code.UNAVAILABLE, "the server is shutting down")
         # The reason is logged, not returned: it may name files of this machine.
         if found.pop("trouble", None) and not any(found["workers"].values()):
-            raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
+            raise Problem(Code.UNAVAILABLE, "no worker can be started at the moment", retry_after_s=1)
         if exchange.keyed and not exchange.identity.operator:
             return json_answer({"status": "ok", "version": engine_version()})
         # After an edit with an error the last good configuration stays in force; the log has the reason.

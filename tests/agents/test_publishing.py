@@ -430,7 +430,7 @@ async def test_a_name_that_the_configuration_offers_is_a_conflict_that_names_it(
         await service.control.tenants.create("acme", actor="cli")
         acme = key("publish", tenant=ACME)
         for name in ("theirs", "Theirs", "shared"):
-            async with problem(Code.CONFLICT, "configuration offers"):
+            async with problem(Code.CONFLICT, "configuration has"):
                 await publish(service, package(), name)
         async with problem(Code.CONFLICT, "shared"):
             await publish(service, package(), "shared", acme, tenant=ACME)
@@ -442,7 +442,7 @@ async def test_a_name_that_differs_in_case_alone_is_a_conflict(project: Project,
     project.configure()
     async with opened() as service:
         await publish(service, package())
-        async with problem(Code.CONFLICT, "differs in letter case"):
+        async with problem(Code.CONFLICT, "differs only in letter case"):
             await publish(service, package(), "Helper")
 
 
@@ -499,7 +499,7 @@ async def test_a_tenant_that_is_deleted_meanwhile_gets_nothing(project: Project,
     project.configure()
     with_file = package(files={**package()["files"], "x.md": "x"})
     async with opened() as service:
-        async with problem(Code.NOT_FOUND, "not there any more"):
+        async with problem(Code.NOT_FOUND, "no longer exists"):
             await publish(service, with_file, who=key("publish", tenant=ACME), tenant=ACME)
         assert not packages_path(service.loaded.config.db.path, "acme").exists()
 

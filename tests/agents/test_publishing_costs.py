@@ -195,7 +195,7 @@ async def test_no_content_is_written_on_the_event_loop(
     async with opened() as service:
         await publish(service, package())
         await publish(service, READS, "reader")
-        async with problem(Code.CONFLICT, "with another content"):  # of a script that was not looked at
+        async with problem(Code.CONFLICT, "with other content"):  # of a script that was not looked at
             await publish(service, package(files={"main.lua": "-- \n" * 3_000_000, "b.md": "x"}))
     assert places
     assert loop not in places
