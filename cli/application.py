@@ -10,7 +10,7 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError
 
-from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, note, one_line
+from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, exit_code_of, note, one_line
 from cli.streams import OutputFailed
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
@@ -110,8 +110,6 @@ def _told(error: BaseException) -> tuple[int, str | None]:
             return UNUSABLE, said + (_tight() if error.errno in _OUT_OF_ROOM else "")
     # Compared by name, without importing: most commands need none of these modules, and then they are not loaded.
     if _is_a(error, "engine.errors", "Problem"):
-        from cli.scripts.run import exit_code_of
-
         return exit_code_of(error), str(error)
     for module, name in (
         ("engine.config", "ConfigError"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from hypercorn.config import Config as HypercornConfig
 
+from agents.calls import Calls
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from engine.host.process import prepare_process
@@ -55,8 +56,20 @@ async def open_app(
 
     An error in a background task cancels the block and propagates, so that a server never runs with parts missing.
     """
-    speaking = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
-    answering = rest.Rest(service)
+    engine = service.engine
+    control = service.control if service.loaded.config.tenants.enabled else None
+    answering = rest.Rest(rest.Routes(service).all())
+    auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
+    async with open_front(service, answering, auth, settings, bind_host, mcp) as guard:
+        yield guard
+
+
+@asynccontextmanager
+async def open_front(
+    calls: Calls, answering: rest.Rest, auth: Auth, settings: ServerConfig, bind_host: str, mcp: Mcp | None = None
+) -> AsyncIterator[Guard]:
+    """REST and MCP behind the guard, for agents and tools that may run elsewhere. Errors propagate as in `open_app`."""
+    speaking = mcp or Mcp(calls, max_body_bytes=settings.max_body_bytes)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -66,7 +79,7 @@ async def open_app(
             if exchange.found.route is answering.mcp:
                 answering.mcp.check(exchange)
                 app = speaking
-            async with service.published(exchange.tenant):
+            async with calls.published(exchange.tenant):
                 entered = True
                 await app(scope, receive, send)
         except Problem as problem:
@@ -75,9 +88,6 @@ async def open_app(
             await send_answer(problem_answer(problem), send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
-    engine = service.engine
-    control = service.control if service.loaded.config.tenants.enabled else None
-    auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
     guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)

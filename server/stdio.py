@@ -20,6 +20,7 @@ import trio
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.subscriptions import event_to_notification
 
+from agents.calls import Calls
 from control.identity import LOCAL
 from engine.config import LoadedConfig
 from engine.errors import Problem
@@ -42,7 +43,7 @@ Streams = tuple[int, int]
 
 
 async def serve_client(
-    service: "Service", wire: Wire, stop: trio.Event, *, tenant: Tenant, agent: str | None, graceful_timeout_s: float
+    calls: Calls, wire: Wire, stop: trio.Event, *, tenant: Tenant, agent: str | None, graceful_timeout_s: float
 ) -> None:
     """Serve the client of a wire until it disconnects, or until `stop` is set and the graceful time is over."""
     listeners = Listeners()
@@ -55,10 +56,10 @@ async def serve_client(
         )
 
     def input_schema(name: str) -> Mapping[str, Any] | None:
-        info = service.tool_info(tenant, name)
+        info = calls.tool_info(tenant, name)
         return None if info is None else info.parameters
 
-    server: Server[Any] = Handlers(service, listeners, caller=caller).server(input_schema)
+    server: Server[Any] = Handlers(calls, listeners, caller=caller).server(input_schema)
 
     async def farewell() -> None:
         await stop.wait()
@@ -66,7 +67,7 @@ async def serve_client(
         await trio.sleep(graceful_timeout_s + _FLUSH_S)
         nursery.cancel_scope.cancel()  # the client has stopped reading
 
-    documents = service.documents(tenant) if agent is None else None
+    documents = calls.documents(tenant) if agent is None else None
     capable = NotificationOptions(prompts_changed=True, tools_changed=True, resources_changed=documents is not None)
 
     async def tell_of_changes() -> None:
@@ -83,7 +84,7 @@ async def serve_client(
         except Problem as problem:
             log.warning("changed lists are not told", reason=problem.message)
 
-    with service.changes.heard_by(listeners.hear):
+    with calls.changes.heard_by(listeners.hear):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(farewell)
             nursery.start_soon(listeners.watch)

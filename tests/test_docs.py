@@ -241,7 +241,7 @@ def _documented(route: Route) -> str:
 
 
 def test_the_table_of_who_may_ask_is_the_table_of_routes() -> None:
-    table = rest.Rest(SimpleNamespace(engine=None)).table  # type: ignore[arg-type]
+    table = rest.Rest(rest.Routes(SimpleNamespace(engine=None)).all()).table  # type: ignore[arg-type]
     expected: dict[tuple[frozenset[str], bool, str], set[str]] = {}
     for route in table.routes:
         rule = route.need.value

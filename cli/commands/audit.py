@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from cli.control import control_for, when
 from cli.options import AsJson, ConfigPath
 from cli.output import UNUSABLE, Exit, say_json, table
+from control.records import since as moment
 
 
 async def audit(
@@ -21,8 +22,6 @@ async def audit(
     as_json: AsJson = False,
 ) -> None:
     """Print control actions and denied host calls, oldest first."""
-    from control.records import since as moment
-
     if limit < 1:
         raise Exit(UNUSABLE, f"--limit: expected a number above 0, got {limit}")
     async with control_for(config) as (_, control):

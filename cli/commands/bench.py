@@ -2,24 +2,35 @@
 
 import json
 import math
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from benchmarks.bench import Plan, Watch, measure
+from benchmarks.load.schedule import Load, stepped
+from benchmarks.processes import ProcessFailed
+from benchmarks.report.compare import CompareError, in_words, summary, unlike
+from benchmarks.report.compare import compare as compared
+from benchmarks.report.fail_if import Threshold, ThresholdError, parse
+from benchmarks.report.live import live
+from benchmarks.report.page import page, ramp_page
+from benchmarks.report.ramp import Ramp
+from benchmarks.report.text import one_line as told
+from benchmarks.report.text import report
+from benchmarks.scenario import FOLDER, ScenarioError, names, with_hostile
+from benchmarks.scenario import load as load_scenario
+from benchmarks.targets.address import AddressError
+from benchmarks.targets.target import Unfit
 from cli.options import ConfigPath, load
 from cli.output import FAILED, INTERRUPTED, OK, UNUSABLE, Exit, note, one_line, quiet_logs, say, say_json, table
-
-if TYPE_CHECKING:
-    from benchmarks.bench import Plan, Watch
-    from benchmarks.load.schedule import Load
-    from benchmarks.report.fail_if import Threshold
 
 app = App(name="bench", help="Measure the load that the engine sustains, and its latency.")
 
@@ -170,8 +181,6 @@ async def ramp(
     config: ConfigPath = None,
 ) -> int:
     """Find the highest rate at which no --fail-if holds (by default 'p99>100ms' and 'errors>1%')."""
-    from benchmarks.report.ramp import Ramp
-
     if (what == "run") != (url is None):
         raise Exit(UNUSABLE, f"ramp {what}: " + ("a pool has no URL" if what == "run" else "a URL is needed"))
     if asking.concurrency is not None:
@@ -198,9 +207,6 @@ def compare(
     as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())] = False,
 ) -> int:
     """Report whether two results differ by more than noise."""
-    from benchmarks.report.compare import CompareError, in_words, summary, unlike
-    from benchmarks.report.compare import compare as compared
-
     one, two = _read_result(a), _read_result(b)
     try:
         differences = compared(one, two)
@@ -240,9 +246,6 @@ def scenarios(
     copy: Annotated[Path | None, Parameter(help="Write its files into this folder, for changes.")] = None,
 ) -> None:
     """List the scenarios, or print what one adds to a server's configuration."""
-    from benchmarks.scenario import FOLDER, ScenarioError, names
-    from benchmarks.scenario import load as load_scenario
-
     if name is None:
         if copy is not None:
             raise Exit(UNUSABLE, "--copy needs the name of a scenario")
@@ -271,13 +274,11 @@ def scenarios(
 # ---- measuring --------------------------------------------------------------------------------------------------
 
 
-async def _once(plan: "Plan", keeping: Keeping) -> int:
+async def _once(plan: Plan, keeping: Keeping) -> int:
     thresholds = _thresholds(keeping.fail_if or [])
     _writable(keeping)
     with _watched(plan.load, f"{plan.scenario.name}, {plan.target}") as watch:
         result = await _measured(plan, watch)
-    from benchmarks.report.text import report
-
     _keep(result, keeping)  # first: the reader of standard output may close it early
     (note if keeping.json_file == Path("-") else say)(report(result))
     holding = [each for each in thresholds if each.holds(result)]
@@ -293,12 +294,7 @@ async def _once(plan: "Plan", keeping: Keeping) -> int:
     return OK
 
 
-async def _ramp(plan: "Plan", search: Any, thresholds: "list[Threshold]", keeping: Keeping) -> int:
-    from dataclasses import replace
-
-    from benchmarks.load.schedule import stepped
-    from benchmarks.report.text import one_line as told
-
+async def _ramp(plan: Plan, search: Ramp, thresholds: list[Threshold], keeping: Keeping) -> int:
     steps: list[dict[str, Any]] = []
     last: dict[str, Any] | None = None
     interrupted = False
@@ -360,13 +356,7 @@ def _without_series(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key not in ("series", "histogram", "curve", "machine")}
 
 
-async def _measured(plan: "Plan", watch: "Watch") -> dict[str, Any]:
-    from benchmarks.bench import measure
-    from benchmarks.processes import ProcessFailed
-    from benchmarks.scenario import ScenarioError
-    from benchmarks.targets.address import AddressError
-    from benchmarks.targets.target import Unfit
-
+async def _measured(plan: Plan, watch: Watch) -> dict[str, Any]:
     try:
         return await measure(plan, watch)
     except (AddressError, ScenarioError, ProcessFailed, Unfit) as error:
@@ -374,15 +364,11 @@ async def _measured(plan: "Plan", watch: "Watch") -> dict[str, Any]:
 
 
 @contextmanager
-def _watched(load: "Load", what: str) -> "Iterator[Watch]":
+def _watched(load: Load, what: str) -> Iterator[Watch]:
     """Show progress on a terminal, else nothing."""
-    from benchmarks.bench import Watch
-
     if not sys.stderr.isatty():
         yield Watch()
         return
-    from benchmarks.report.live import live
-
     with live(load, what) as tell:
         yield Watch(tell)
 
@@ -400,12 +386,8 @@ def _plan(
     era: Era = "2026",
     config: Path | None = None,
     duration: str = "10s",
-) -> "Plan":
+) -> Plan:
     """The plan of the options, validated. Raises Exit."""
-    from benchmarks.bench import Plan
-    from benchmarks.scenario import ScenarioError, with_hostile
-    from benchmarks.scenario import load as load_scenario
-
     percent = _percent("--hostile", asking.hostile, least=0, most=100) if asking.hostile is not None else 0.0
     try:
         scenario = with_hostile(load_scenario(asking.scenario or _DEFAULT_SCENARIO[target]), percent)
@@ -445,9 +427,7 @@ def _given(rate: float | None, asking: Asking) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in (*(["rate"] if rate is not None else []), *names)]
 
 
-def _load(rate: float | None, asking: Asking, usual: float, duration: str) -> "Load":
-    from benchmarks.load.schedule import Load
-
+def _load(rate: float | None, asking: Asking, usual: float, duration: str) -> Load:
     duration_s = _seconds("--duration", asking.duration or duration, least=_LEAST_DURATION_S)
     warm_up_s = min(5.0, duration_s / 10)
     if asking.warm_up is not None:
@@ -514,9 +494,7 @@ def _keys(path: Path | None) -> tuple[str, ...]:
     return keys
 
 
-def _thresholds(texts: list[str]) -> "list[Threshold]":
-    from benchmarks.report.fail_if import ThresholdError, parse
-
+def _thresholds(texts: list[str]) -> list[Threshold]:
     try:
         return [parse(text) for text in texts]
     except ThresholdError as error:
@@ -528,8 +506,6 @@ def _thresholds(texts: list[str]) -> "list[Threshold]":
 
 def _writable(keeping: Keeping) -> None:
     """Check before the load, not after it, that the result can be written."""
-    import os
-
     if keeping.html_file == Path("-"):
         raise Exit(UNUSABLE, "--html: a file is needed")
     for path in (keeping.json_file, keeping.html_file):
@@ -552,12 +528,8 @@ def _keep(result: dict[str, Any], keeping: Keeping) -> None:
     if keeping.html_file is None:
         return
     if result.get("ramp"):
-        from benchmarks.report.page import ramp_page
-
         keeping.html_file.write_text(ramp_page(result), encoding="utf-8")
     else:
-        from benchmarks.report.page import page
-
         keeping.html_file.write_text(page(result), encoding="utf-8")
 
 

@@ -8,6 +8,8 @@ from cyclopts import App, Parameter
 from cli.control import ACTOR, control_for, warn_if_off, when
 from cli.options import AsJson, ConfigPath
 from cli.output import note, say, say_json, table
+from control.key_text import ended
+from control.records import expiry
 
 app = App(name="key", help="Create, list and revoke API keys.")
 
@@ -25,8 +27,6 @@ async def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a key for a tenant and print it. It is printed once, and not stored."""
-    from control.records import expiry
-
     async with control_for(config) as (loaded, control):
         record, key = await control.keys.create(
             tenant,
@@ -45,8 +45,6 @@ async def create(
 @app.command(name="list")
 async def list_keys(tenant: str, /, *, config: ConfigPath = None, as_json: AsJson = False) -> None:
     """List the keys of a tenant, including revoked and expired ones."""
-    from control.key_text import ended
-
     async with control_for(config) as (_, control):
         found = await control.keys.all(tenant)
     if as_json:

@@ -10,16 +10,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from cyclopts import Parameter
 
 from cli.options import ConfigPath, load
 from cli.output import UNUSABLE, Exit, note
-
-if TYPE_CHECKING:
-    from engine.config import LoadedConfig
+from engine.config import LoadedConfig, parse_bind
 
 ClientName = Literal["claude-code", "cursor", "vscode", "codex", "inspector"]
 
@@ -193,10 +191,8 @@ def mcp_address(url: str, agent: str | None) -> str:
     return parts._replace(path=path, query=query).geturl()
 
 
-def address_of(loaded: "LoadedConfig") -> str:
+def address_of(loaded: LoadedConfig) -> str:
     """The address of a server with this configuration, as seen from this machine. Raises ValueError."""
-    from engine.config import parse_bind
-
     host, port = parse_bind(loaded.config.server.bind)
     if port == 0:
         raise ValueError("server.bind takes any free port; give the server's URL with --url")
@@ -246,7 +242,7 @@ def mcp_config(
     print(snippet)
 
 
-def _local(name: str, agent: str | None, loaded: "LoadedConfig") -> Local:
+def _local(name: str, agent: str | None, loaded: LoadedConfig) -> Local:
     program, *arguments = this_program()
     arguments += ["serve", "--stdio"]
     if agent is not None:

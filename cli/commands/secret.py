@@ -1,6 +1,7 @@
 """`engine secret`: values that scripts use without seeing them."""
 
 import sys
+from getpass import getpass
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -38,8 +39,6 @@ async def set_secret(
 
 def _read() -> str:
     if sys.stdin.isatty():
-        from getpass import getpass
-
         return getpass("Value: ")
     raw = sys.stdin.buffer.read(_READ_BYTES)
     try:

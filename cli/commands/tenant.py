@@ -1,16 +1,16 @@
 """`engine tenant`: the tenants besides `default`, their quotas and their usage."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from cli.control import ACTOR, control_for, numbers, warn_if_off, when
 from cli.options import AsJson, ConfigPath
 from cli.output import UNUSABLE, Exit, note, one_line, plural, say, say_json, table
-
-if TYPE_CHECKING:
-    from control.records import TenantRecord
+from control.moving import back_up, export_tenant, import_tenant
+from control.records import TenantRecord
+from engine import usage as sums
 
 app = App(name="tenant", help="Create, suspend, move and delete tenants; show their usage.")
 
@@ -23,7 +23,7 @@ Ceilings = Annotated[
 ]
 
 
-def _show(record: "TenantRecord") -> None:
+def _show(record: TenantRecord) -> None:
     say(f"Tenant:   {record.name}")
     say(f"State:    {record.state}")
     say(f"Created:  {when(record.created_at)}")
@@ -150,8 +150,6 @@ async def export_one(
     config: ConfigPath = None,
 ) -> None:
     """Export a tenant to a file for `engine tenant import`. A server may be running."""
-    from control.moving import export_tenant
-
     async with control_for(config) as (loaded, control):
         to = Path(f"{name}.tar") if output is None else output
         await export_tenant(control, loaded.config.db.path, name, to, actor=ACTOR)
@@ -161,8 +159,6 @@ async def export_one(
 @app.command(name="import")
 async def import_one(file: Path, /, *, config: ConfigPath = None) -> None:
     """Import a tenant from a file of `engine tenant export`. Its keys stay valid."""
-    from control.moving import import_tenant
-
     async with control_for(config) as (loaded, control):
         name = await import_tenant(control, loaded.config.db.path, file, actor=ACTOR)
     say(f"Imported: {one_line(name)}")
@@ -171,8 +167,6 @@ async def import_one(file: Path, /, *, config: ConfigPath = None) -> None:
 @app.command
 async def backup(folder: Path, /, *, config: ConfigPath = None) -> None:
     """Copy the control store and every tenant's knowledge into a new folder. A server may be running."""
-    from control.moving import back_up
-
     async with control_for(config) as (loaded, control):
         written = await back_up(control, loaded.config.db.path, folder, actor=ACTOR)
     for name in written:
@@ -192,8 +186,6 @@ async def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show the usage of tenants. A running server writes its sums every few seconds."""
-    from engine import usage as sums
-
     async with control_for(config) as (_, control):
         if name is not None:
             await control.tenants.get(name)

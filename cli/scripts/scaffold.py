@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from agents.tools.builtin import NAMES
 from cli.options import shown
 from cli.output import UNUSABLE, Exit, say
 from cli.scripts.run import Kind
-
-if TYPE_CHECKING:
-    from engine.config import LoadedConfig
+from engine.config import Agents, LoadedConfig
+from engine.names import valid_name
 
 # Type definitions for editors. Beside the packages, both in a checkout and in an installation.
 EDITOR = Path(__file__).resolve().parents[2] / "editor" / "lua"
@@ -141,7 +140,7 @@ MORE = """\
 _TEMPLATES: Mapping[str, str] = {"agent": AGENT, "tool": TOOL}
 
 
-def begin(kind: Kind, name: str, loaded: "LoadedConfig") -> None:
+def begin(kind: Kind, name: str, loaded: LoadedConfig) -> None:
     """Write a template script under the configuration's root, and print what to add to the configuration.
 
     Raises Exit for a name that cannot be configured, and for a file that exists.
@@ -174,10 +173,6 @@ def _key(name: str) -> str:
 
 def _wrong(kind: Kind, name: str) -> str | None:
     """The reason why this cannot be the name of an agent or tool, or None."""
-    from agents.tools.builtin import NAMES
-    from engine.config import Agents
-    from engine.names import valid_name
-
     if not valid_name(name):
         return f"{name!r} is not a name: 1 to 64 letters, digits, '_', '.' or '-'"
     if kind.word == "agent" and name in Agents.model_fields:

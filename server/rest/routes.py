@@ -13,6 +13,7 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 
 from agents.agent import Call
+from agents.calls import Calls
 from engine.errors import Code, Problem, leaf
 from engine.host.pieces import in_pieces
 from engine.run import RunResult
@@ -58,11 +59,7 @@ class Routes:
             Route("GET", "/health", Need.NOTHING, self.health),
             Route("GET", "/metrics", Need.METRICS, self.show_metrics),
             Route("GET", "/limits", Need.KEY, self.show_limits),
-            Route("GET", "/tools/list", Need.KEY, self.list_tools),
-            Route("GET", "/tools/sources", Need.USE, self.get_sources),
-            Route("POST", "/tools/<name>", Need.USE, self.post_tool),
-            Route("GET", "/agents/list", Need.KEY, self.list_agents),
-            Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
+            *Calling(self._service).routes(),
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
@@ -83,34 +80,6 @@ class Routes:
         about = {"scripts_failing": len(service.failures), "configuration": configuration}
         return json_answer({"status": "ok", "version": engine_version(), **found, **about})
 
-    async def list_tools(self, exchange: Exchange) -> Answer:
-        tools = self._service.list_tools(exchange.tenant, exchange.params.get("agent"))
-        return await _listed(exchange, "tools", tools)
-
-    async def list_agents(self, exchange: Exchange) -> Answer:
-        return await _listed(exchange, "agents", self._service.list_agents(exchange.tenant))
-
-    async def post_tool(self, exchange: Exchange, name: str) -> Answer:
-        if name == "list" and not any(tool.name == name for tool in self._service.list_tools(exchange.tenant)):
-            return not_taken("/tools/list", ("GET", "HEAD", "OPTIONS"))  # the list, unless a tool has that name
-        arguments, wrapped = unwrap(await read_object(exchange))
-        return await self._call_tool(exchange, name, arguments, wrapped)
-
-    async def get_sources(self, exchange: Exchange) -> Answer:
-        return await self._call_tool(exchange, "sources", {}, False)
-
-    async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
-        agent = exchange.params.get("agent")
-        called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        value = called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value}
-        return await _charged(exchange, value, called.run)
-
-    async def prompt(self, exchange: Exchange, name: str) -> Answer:
-        arguments, wrapped = unwrap(await read_object(exchange))
-        resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
-        value = resolved.prompt.model_dump()
-        return await _charged(exchange, {"result": value} if wrapped else value, resolved.run)
-
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
         bound = engine.limits_for({}, tenant)
@@ -124,6 +93,51 @@ class Routes:
     async def show_metrics(self, exchange: Exchange) -> Answer:
         body = self._service.engine.render_metrics()
         return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
+
+
+class Calling:
+    """The handlers of agents and tools, wherever their calls run."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def routes(self) -> tuple[Route, ...]:
+        """The rows of agents and tools."""
+        return (
+            Route("GET", "/tools/list", Need.KEY, self.list_tools),
+            Route("GET", "/tools/sources", Need.USE, self.get_sources),
+            Route("POST", "/tools/<name>", Need.USE, self.post_tool),
+            Route("GET", "/agents/list", Need.KEY, self.list_agents),
+            Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
+        )
+
+    async def list_tools(self, exchange: Exchange) -> Answer:
+        tools = self._calls.list_tools(exchange.tenant, exchange.params.get("agent"))
+        return await _listed(exchange, "tools", tools)
+
+    async def list_agents(self, exchange: Exchange) -> Answer:
+        return await _listed(exchange, "agents", self._calls.list_agents(exchange.tenant))
+
+    async def post_tool(self, exchange: Exchange, name: str) -> Answer:
+        if name == "list" and not any(tool.name == name for tool in self._calls.list_tools(exchange.tenant)):
+            return not_taken("/tools/list", ("GET", "HEAD", "OPTIONS"))  # the list, unless a tool has that name
+        arguments, wrapped = unwrap(await read_object(exchange))
+        return await self._call_tool(exchange, name, arguments, wrapped)
+
+    async def get_sources(self, exchange: Exchange) -> Answer:
+        return await self._call_tool(exchange, "sources", {}, False)
+
+    async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
+        agent = exchange.params.get("agent")
+        called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
+        value = called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value}
+        return await _charged(exchange, value, called.run)
+
+    async def prompt(self, exchange: Exchange, name: str) -> Answer:
+        arguments, wrapped = unwrap(await read_object(exchange))
+        resolved = await self._calls.resolve(name, arguments, Call(exchange.tenant))
+        value = resolved.prompt.model_dump()
+        return await _charged(exchange, {"result": value} if wrapped else value, resolved.run)
 
 
 async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> Answer:
@@ -158,8 +172,7 @@ class Rest:
     `table` has every route of the server, including the path of MCP; `Auth` looks requests up in it.
     """
 
-    def __init__(self, service: "Service") -> None:
-        routes = Routes(service).all()
+    def __init__(self, routes: Sequence[Route]) -> None:
         self.mcp = Route(ANY, MCP_PATH, Need.USE)
         self.table = Table((*routes, self.mcp))
         self.quart = _quart(routes)

@@ -196,7 +196,7 @@ def test_a_ramp_that_is_interrupted_at_once_does_not_say_that_no_rate_holds(
     async def interrupted(plan: Any, watch: Any) -> dict[str, Any]:
         return await measured(plan, watch) | {"interrupted": True}
 
-    monkeypatch.setattr("benchmarks.bench.measure", interrupted)
+    monkeypatch.setattr("cli.commands.bench.measure", interrupted)
     assert bench("ramp", "http", url, "--duration", "100ms") == 130
     assert capsys.readouterr().out == "Interrupted before a rate held.\n"
 

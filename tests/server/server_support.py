@@ -277,7 +277,7 @@ async def serving(
     settings = service.loaded.config.server
     if max_connections is not None:
         settings = settings.model_copy(update={"max_connections": max_connections})
-    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)  # type: ignore[arg-type]
+    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
     async with (
         await listen("127.0.0.1", 0) as listener,
         open_app(service, settings, "127.0.0.1", mcp) as guard,  # type: ignore[arg-type]

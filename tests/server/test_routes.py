@@ -23,7 +23,7 @@ from engine.errors import Problem
 from server.http.asgi import Exchange
 from server.http.routes import Need, Route, Table
 from server.problems import Answer, json_answer
-from server.rest.routes import Rest
+from server.rest.routes import Rest, Routes
 
 OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
     "open", "any key", "use", "publish", "publish or admin", "admin", "metrics", "operator",
@@ -224,7 +224,7 @@ def concrete(row: str) -> tuple[str, str]:
 
 
 def test_every_route_has_its_line_here() -> None:
-    rest = Rest(FakeService())  # type: ignore[arg-type]
+    rest = Rest(Routes(FakeService()).all())  # type: ignore[arg-type]
     assert {f"{route.method} {route.rule}" for route in rest.table.routes} == set(ROUTES)
     assert len({*ROUTES.values()}) == len(Need) == len(WITH_KEYS) == len(WITHOUT_KEYS)
 
