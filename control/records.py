@@ -102,7 +102,7 @@ class SecretRecord:
 class AuditRow:
     """Who did what to what, how it ended and when. `outcome` is `ok`, or the code of the refusal.
 
-    `actor` is `operator`, `cli`, `key:ID` or `script:NAME`; never the value of an argument.
+    `actor` is `operator`, `cli`, `key:ID`, `oauth:ISSUER:SUBJECT` or `script:NAME`; never the value of an argument.
     """
 
     at: float

@@ -32,6 +32,7 @@ from server.transport import connections
 
 if TYPE_CHECKING:
     from agents.service import Service
+    from server.oauth.tokens import Tokens
 
 # Clients' connection pools keep idle connections for up to a minute. A server that closes first races with a request
 # that the client is about to send.
@@ -77,12 +78,27 @@ async def open_app(
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
     engine = service.engine
     control = service.control if service.loaded.config.tenants.enabled else None
-    auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
-    guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
-    async with speaking.run(), trio.open_nursery() as nursery:
+    async with opened_tokens(service) as tokens, speaking.run(), trio.open_nursery() as nursery:
+        auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge, tokens)
+        guard = Guard(
+            route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s
+        )
         nursery.start_soon(auth.expel, guard.active)
         yield guard
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened_tokens(service: "Service") -> AsyncIterator["Tokens | None"]:
+    """The tokens of `[tenants.oauth]`; without it None, and nothing of it is imported."""
+    oauth = service.loaded.config.tenants.oauth
+    if oauth is None:
+        yield None
+        return
+    from server.oauth.tokens import open_tokens
+
+    async with open_tokens(oauth, service.control.logins) as tokens:
+        yield tokens
 
 
 async def serve_app(
