@@ -102,7 +102,8 @@ class SecretRecord:
 class AuditRow:
     """One row of the audit log. `outcome` is `ok`, or the code of the refusal.
 
-    `actor` is `operator`, `cli`, `key:ID` or `script:NAME`. No field holds the value of an argument.
+    `actor` is `operator`, `cli`, `key:ID`, `oauth:ISSUER:SUBJECT` or `script:NAME`. No field holds the value of an
+    argument.
     """
 
     at: float

@@ -12,6 +12,7 @@ from control.audit import AuditLog
 from control.database import Database, open_database
 from control.files import control_path
 from control.keys import Keys
+from control.logins import Logins
 from control.secrets import Secrets
 from control.tenants import Tenants
 from control.usage import UsageTable
@@ -37,6 +38,7 @@ class ControlStore:
         self.audit = AuditLog(database, clock)
         self.tenants = Tenants(database, self.audit, clock, settings.db_path)
         self.keys = Keys(database, self.audit, clock, settings.operator_key)
+        self.logins = Logins(database)
         self.secrets = Secrets(
             database, self.audit, clock, key=settings.secrets_key, key_file=settings.secrets_key_file
         )

@@ -32,6 +32,16 @@ WORK: dict[str, WorkSpec] = {
             16 * 1024, 128, "server/transport/framing.py", "the operator: no key is known yet",
         ),
         WorkSpec(
+            "token", "a token of an OAuth issuer is read and verified",
+            8 * 1024, 512, "server/oauth/token.py; RSA keys of 4,096 bits; 20 a second of an address, 200 in all",
+            "the tenant's CPU seconds; the operator, for one that gives no access",
+        ),
+        WorkSpec(
+            "issuer keys", "the metadata and keys of an OAuth issuer are read",
+            256 * 1024, 4_096, "server/oauth/keys.py, issuers.py; 64 keys; metadata 64 KiB and 2,000; every 30 s",
+            "the operator",
+        ),
+        WorkSpec(
             "chunks", "the chunks of a body are taken apart",
             256 * 1024, None, "beside server.max_body_bytes", "the operator",
         ),

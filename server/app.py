@@ -33,6 +33,7 @@ from server.transport import connections
 
 if TYPE_CHECKING:
     from agents.service import Service
+    from server.oauth.tokens import Tokens
 
 # Clients' connection pools keep idle connections for up to a minute. A server that closes first races with a request
 # that the client is about to send.
@@ -59,9 +60,10 @@ async def open_app(
     engine = service.engine
     control = service.control if service.loaded.config.tenants.enabled else None
     answering = rest.Rest(rest.Routes(service).all())
-    auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
-    async with open_front(service, answering, auth, settings, bind_host, mcp) as guard:
-        yield guard
+    async with opened_tokens(service) as tokens:
+        auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge, tokens)
+        async with open_front(service, answering, auth, settings, bind_host, mcp) as guard:
+            yield guard
 
 
 @asynccontextmanager
@@ -93,6 +95,19 @@ async def open_front(
         nursery.start_soon(auth.expel, guard.active)
         yield guard
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened_tokens(service: "Service") -> AsyncIterator["Tokens | None"]:
+    """The tokens of `[tenants.oauth]`; without it None, and nothing of it is imported."""
+    oauth = service.loaded.config.tenants.oauth
+    if oauth is None:
+        yield None
+        return
+    from server.oauth.tokens import open_tokens
+
+    async with open_tokens(oauth, service.control.logins) as tokens:
+        yield tokens
 
 
 async def serve_app(

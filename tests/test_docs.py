@@ -96,6 +96,10 @@ def config_keys() -> dict[str, dict[str, Any]]:
                     found[f"{inner}.max"] = {s.name: s.ceiling for s in SPECS.values()}
                 else:
                     walk(kind, inner)
+            elif inner == "tenants.oauth":  # OAuthConfig or None
+                walk(configuration.OAuthConfig, inner)
+            elif inner == "tenants.oauth.issuers":
+                walk(configuration.IssuerConfig, f"{inner}.NAME")
             elif inner == "tenants.quota":
                 found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:

@@ -13,6 +13,7 @@ from engine.config.entries import (
 from engine.config.errors import ConfigError
 from engine.config.fields import QuotaTable, parse_bind
 from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
+from engine.config.oauth import IssuerConfig, OAuthConfig
 from engine.config.reading import TEMPLATE, LoadedConfig, check_tables, find_config, load_config, parse_config
 from engine.config.shape import UnsetVariable, expand
 
@@ -24,8 +25,10 @@ __all__ = [
     "ConfigError",
     "Entry",
     "InlineAgent",
+    "IssuerConfig",
     "LimitsConfig",
     "LoadedConfig",
+    "OAuthConfig",
     "PythonEntry",
     "QuotaTable",
     "SandboxConfig",

@@ -21,6 +21,7 @@ from engine.config.fields import (
     Text,
     expected,
 )
+from engine.config.oauth import OAuthConfig, looks_like_token
 from engine.quota import QUOTAS
 from sandbox.wire.limits import MIB, SPECS
 
@@ -146,6 +147,15 @@ class TenantsConfig(Model):
         default_factory=lambda: _fill_quotas({})
     )
     total: TotalConfig = TotalConfig()
+    oauth: OAuthConfig | None = None
+
+    @model_validator(mode="after")
+    def _tokens_need_tenants(self) -> "TenantsConfig":
+        if self.oauth is not None and not self.enabled:
+            raise PydanticCustomError("phrase", "oauth needs tenants.enabled = true")
+        if self.oauth is not None and looks_like_token(self.operator_key or ""):
+            raise PydanticCustomError("phrase", "operator_key has the form of a token")
+        return self
 
 
 class Config(Model):

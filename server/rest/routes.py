@@ -27,6 +27,7 @@ from server.logs import report
 from server.problems import Answer, body_answer, encode, encoding, internal, json_answer, problem_answer, render_cpu_s
 from server.rest import publish, usage
 from server.rest.admin import Admin
+from server.rest.oauth import OAuth
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -63,6 +64,7 @@ class Routes:
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
+            *OAuth(self._service).routes(),
         )
 
     async def health(self, exchange: Exchange) -> Answer:

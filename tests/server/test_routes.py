@@ -31,6 +31,8 @@ OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
 
 ROUTES = {
     "GET /health": OPEN,
+    "GET /.well-known/oauth-protected-resource": OPEN,
+    "GET /.well-known/oauth-protected-resource/mcp": OPEN,
     "GET /metrics": METRICS,
     "GET /limits": KEY,
     "GET /usage": KEY,
@@ -283,7 +285,7 @@ async def test_no_other_method_of_a_path_reaches_its_handlers(server: Asked) -> 
                     refused = 204 if method == "OPTIONS" else 405
                     if path.startswith("/admin") and who != "operator":
                         refused = {"none": 401, "wrong": 401, "here": 404, "elsewhere": 404}.get(who, 403)
-                    elif who in ("none", "wrong") and path != "/health":
+                    elif who in ("none", "wrong") and ROUTES.get(f"GET {path}") != OPEN:
                         refused = 401
                     assert answer.status_code == refused, (who, method, path, answer.text)
                     if refused in (204, 405):
