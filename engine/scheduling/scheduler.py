@@ -161,7 +161,7 @@ class Scheduler:
 
         With `at_once`, the run starts here if no run waits and a slot is free: `next_start` would return it next.
 
-        Refused if the run cannot start now and `queue_length` runs of the tenant already wait, or it may not wait
+        `NotAdmitted` if the run cannot start now and `queue_length` runs of the tenant already wait, or it may not wait
         (`may_wait`), or all queues together are nearly full: a tenant may fill as much of `total_queue` as it leaves
         free, so that one with nothing queued still finds room. `concurrent` bounds the tenant's begun runs.
         """
