@@ -151,7 +151,7 @@ def read_head(head: bytes) -> Head:
         raise FramingError(f"the request has more than {MAX_HEADERS} headers", 431)
     start = _START.match(head)
     if start is None:
-        raise FramingError("the first line is not that of an HTTP/1.1 request")
+        raise FramingError("the first line is not a request line of HTTP/1.1")
     if not _FIELDS.fullmatch(head, start.end(), len(head) - 2):
         raise FramingError("a header is not valid in HTTP/1.1")
     method = start[1]
