@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from effort import effort
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ TABLES = (requests, uploads, declarations, answers, frames)
 TESTS = Path(__file__).parents[2]
 EVERY = [each for table in TABLES for each in table.ATTACKS]
 # Of each kind, so many at random.
-AT_RANDOM = 4
+AT_RANDOM = effort(4)
 
 
 @pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
