@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from agents_support import Project, problem
-from faults import OUTSIDE
+from faults import OUTSIDE, Live
 from publish_support import ADMIN, OPERATOR, PUBLISHER, package, tool
 from test_publishing import publish, system
 
@@ -20,7 +20,6 @@ from agents.service import Service
 from control.files import packages_path
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
-from engine.workers.worker import Worker
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -364,11 +363,11 @@ async def test_a_description_that_is_too_long_refuses_the_upload(project: Projec
         await publish(service, package(files={"main.lua": script}))
 
 
-async def kill_while_it_describes(service: Service, times: int, hit: Callable[[Worker], None]) -> None:
+async def kill_while_it_describes(service: Service, times: int, hit: Callable[[Live], None]) -> None:
     """Do this to the worker that asks a script what it is, so many times."""
     seen: set[int] = set()
     while len(seen) < times:
-        for worker in service.engine._pool.by_state()["leased"]:
+        for worker in service.engine.statistics().workers_that_are("leased"):
             if worker.serial not in seen:
                 seen.add(worker.serial)
                 hit(worker)

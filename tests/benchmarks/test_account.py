@@ -4,6 +4,7 @@ import json
 
 import pytest
 from bench_support import ASK, account_of, result_for
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def histogram(seconds: list[float], digits: int = FINE) -> Histogram:
 # ---- histograms --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=effort(50))
 @given(DURATIONS, st.sampled_from([1.0, 50.0, 90.0, 99.0, 100.0]))
 def test_a_percentile_is_the_nearest_rank_to_a_tenth_of_a_percent(seconds: list[float], percent: float) -> None:
     ranked = sorted(seconds)

@@ -32,8 +32,8 @@ def test_every_command_has_help_and_takes_a_configuration(engine, command):
     assert ("--json" in ended.out) == (command in PRINT_DATA)
 
 
-def test_the_program_lists_its_commands_and_exit_codes(engine):
-    ended = engine("--help")
+def test_the_program_lists_its_commands_and_exit_codes(process):
+    ended = process("--help")
     assert ended.code == 0
     for command in ("serve", "init", "doctor", "agent", "tool", "sync", "search", "completions"):
         assert command in ended.out

@@ -42,9 +42,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(project: Path, quick: Engine) -> Engine:
-    """The command line in the project, in this process: it is called often here."""
-    return quick
+def engine(project: Path, engine: Engine) -> Engine:
+    """The command line in the project."""
+    return engine
 
 
 def system(engine: Engine, *more: str) -> Any:

@@ -402,13 +402,13 @@ def test_serve_with_demo_fills_an_empty_store_first(engine, docs, tmp_path):
         assert process.returncode == 0
 
 
-def test_serve_strict_refuses_when_a_script_did_not_load(project, tmp_path):
+def test_serve_strict_refuses_when_a_script_did_not_load(project, process, tmp_path):
     (tmp_path / "agents/faulty.lua").write_text("agent = {\n")
-    ended = project("serve", "--bind", "127.0.0.1:0", "--strict")
+    ended = process("serve", "--bind", "127.0.0.1:0", "--strict")
     assert ended.code == 2
 
 
-def test_serve_where_the_store_cannot_be_used_is_exit_2(engine, tmp_path):
+def test_serve_where_the_store_cannot_be_used_is_exit_2(process, tmp_path):
     (tmp_path / "engine.toml").write_text('[db]\npath = "engine.toml"\n')
-    ended = engine("serve", "--bind", "127.0.0.1:0")
+    ended = process("serve", "--bind", "127.0.0.1:0")
     assert ended.code == 2

@@ -1,7 +1,4 @@
-"""Tenants, keys, secrets and the audit log from the command line; moving a tenant, and a back-up.
-
-In this process, as a command of its own takes half a second to start; `tests/cli/test_main.py` holds the rest.
-"""
+"""Tenants, keys, secrets and the audit log from the command line; moving a tenant, and a back-up."""
 
 import base64
 import io
@@ -26,10 +23,10 @@ CONFIG = f'[tenants]\nenabled = true\nsecrets_key = "{SECRETS_KEY}"\n'
 
 
 @pytest.fixture
-def engine(tmp_path: Path, quick: Engine) -> Engine:
-    """The command line in this process, where tenants are on."""
+def engine(tmp_path: Path, engine: Engine) -> Engine:
+    """The command line in a project where tenants are on."""
     (tmp_path / "engine.toml").write_text(CONFIG)
-    return quick
+    return engine
 
 
 def identity_of(folder: Path, key: str) -> str | None:

@@ -469,12 +469,13 @@ async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_han
 async def test_a_worker_is_replaced_after_any_end_but_a_clean_one(body: str) -> None:
     async with opened() as engine:
         await works(engine)
-        (before,) = engine._pool.by_state()["idle"]
+        (before,) = idle(engine)
         await works(engine)
         assert [worker.serial for worker in idle(engine)] == [before.serial]
         assert (await run(engine, body)).outcome is not Outcome.OK
         with trio.fail_after(10):
-            await before.closed.wait()
+            while before.pid in pids(engine):
+                await trio.lowlevel.checkpoint()
         await works(engine)
         (after,) = idle(engine)
         assert after.serial != before.serial

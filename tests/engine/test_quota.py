@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +149,7 @@ def test_a_run_is_let_in_after_exactly_the_pause_that_was_told(spent: list[tuple
 
 
 @given(st.lists(st.tuples(gaps, st.floats(0, 5)), max_size=60))
-@settings(max_examples=50)
+@settings(max_examples=effort(50))
 def test_a_window_counts_everything_of_the_last_minute_and_nothing_older_than_a_second_more(
     amounts: list[tuple[float, float]],
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -137,7 +138,7 @@ class Admission(RuleBasedStateMachine):
 
 
 TestAdmission = Admission.TestCase
-TestAdmission.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAdmission.settings = settings(max_examples=effort(100), stateful_step_count=40, deadline=None)
 
 
 def offer(scheduler: Scheduler, tenant: str, now: float = 0.0, weight: float = 1.0, queue_length: int = 1000) -> Ticket:

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_scheduler import PlainScheduler
@@ -138,7 +139,7 @@ class Both:
     total_queue=st.sampled_from([None, None, 6, 40]),
     tenants=st.integers(1, 30),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=effort(100), deadline=None)
 def test_every_decision_is_the_one_of_who_looks_at_every_tenant(
     random: Random, slots: int, more: int, total_queue: int | None, tenants: int
 ) -> None:
