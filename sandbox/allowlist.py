@@ -76,6 +76,11 @@ NAMES: tuple[Name, ...] = (
     ),
 )
 
+# Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
+LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "regex": ("find", "match", "gmatch", "gsub", "split"),
+}
+
 # What the prelude adds to the interpreter's names. `tests` compare the environment of a real run with both.
 ADDED: tuple[str, ...] = (
     "json.parse", "json.decode", "json.encode", "json.null", "json.array",
@@ -83,6 +88,7 @@ ADDED: tuple[str, ...] = (
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
     "http.basic_auth",
+    *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
     *(call.name for call in HOST_CALLS.values() if call.library != "context"),
 )  # fmt: skip

@@ -217,6 +217,50 @@ function crypto.sha256(bytes) end
 ---@return string
 function crypto.hmac_sha256(key, bytes) end
 
+-- ---- text and data -------------------------------------------------------------------------------------------------
+
+---Regular expressions in linear time (RE2). Places are in bytes, from 1, as in Lua. Not in callbacks of `table.sort` and
+---`string.gsub`.
+regex = {}
+
+---Where the first match begins and ends, then its captures; nil if there is none.
+---@param text string
+---@param pattern string            RE2's syntax; `(?i)` ahead ignores case
+---@param init? integer             where to begin; default 1, from the end if negative
+---@return integer? first
+---@return integer? last
+---@return string? ...
+function regex.find(text, pattern, init) end
+
+---The captures of the first match, or all of it without groups; nil if there is none.
+---@param text string
+---@param pattern string
+---@param init? integer
+---@return string? ...
+function regex.match(text, pattern, init) end
+
+---An iterator: of each match what `regex.match` returns.
+---@param text string
+---@param pattern string
+---@return fun(): string?, ...
+function regex.gmatch(text, pattern) end
+
+---The text with matches replaced, and how many were.
+---@param text string
+---@param pattern string
+---@param with string|number|table<string, string|number|false>|fun(...: string?): string|number|false|nil   `%0` to `%9` in a string
+---@param limit? integer            at most so many
+---@return string
+---@return integer
+function regex.gsub(text, pattern, with, limit) end
+
+---The parts between matches.
+---@param text string
+---@param pattern string
+---@param limit? integer            at most so many parts
+---@return string[]
+function regex.split(text, pattern, limit) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
