@@ -261,6 +261,45 @@ function regex.gsub(text, pattern, with, limit) end
 ---@return string[]
 function regex.split(text, pattern, limit) end
 
+---URLs in parts and back (RFC 3986).
+url = {}
+
+---@class engine.UrlParts
+---@field scheme? string
+---@field user? string
+---@field password? string
+---@field host? string
+---@field port? integer
+---@field path? string                      as written, not decoded
+---@field query? string                     as written, without `?`
+---@field params? table<string, any>        the query decoded; a name that is there several times has a list
+---@field fragment? string
+
+---The parts that are there. Raises for a text that is no URL or reference.
+---@param text string
+---@return engine.UrlParts
+function url.parse(text) end
+
+---The URL; `params` takes the place of `query`.
+---@param parts engine.UrlParts
+---@return string
+function url.build(parts) end
+
+---Percent-encoding of everything but letters, digits, `-`, `.`, `_` and `~`.
+---@param text string
+---@return string
+function url.encode(text) end
+
+---The text without percent-encoding.
+---@param text string
+---@return string
+function url.decode(text) end
+
+---A query string, its names in order; a list repeats its name.
+---@param params table<string, string|number|boolean|(string|number|boolean)[]>
+---@return string
+function url.query(params) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
