@@ -300,6 +300,64 @@ function url.decode(text) end
 ---@return string
 function url.query(params) end
 
+---Points in time: seconds since 1970 in UTC. A zone is `"UTC"`, an offset such as `"+02:00"`, or a name such as
+---`"Europe/Berlin"` (names not in callbacks).
+time = {}
+
+---@class engine.TimeParts
+---@field year integer
+---@field month integer
+---@field day integer
+---@field hour integer
+---@field minute integer
+---@field second integer
+---@field fraction number
+---@field weekday integer           Monday is 1
+---@field yearday integer           from 1
+---@field offset integer            of the zone, in seconds
+
+---@class engine.TimeAmounts
+---@field years? integer
+---@field months? integer
+---@field weeks? number
+---@field days? number
+---@field hours? number
+---@field minutes? number
+---@field seconds? number
+
+---The time now, with a fraction.
+---@return number
+function time.now() end
+
+---The time of an RFC 3339 text, or of a date alone.
+---@param text string
+---@return number
+function time.parse(text) end
+
+---RFC 3339.
+---@param t number
+---@param zone? string
+---@return string
+function time.format(t, zone) end
+
+---The calendar's parts.
+---@param t number
+---@param zone? string
+---@return engine.TimeParts
+function time.parts(t, zone) end
+
+---Later or earlier; years to days are counted in the zone's calendar.
+---@param t number
+---@param amounts engine.TimeAmounts
+---@param zone? string
+---@return number
+function time.add(t, amounts, zone) end
+
+---The seconds of a text such as `"1h30m"`, or such a text of seconds.
+---@param value string|number
+---@return number|string
+function time.duration(value) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from sandbox.natives import answer
+from sandbox.natives import answer, warm_up
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire.messages import Run, decode_calls
 
 PRELUDE = Prelude()
+warm_up()
 MIB = 1 << 20
 
 # Answers one host call: whether it succeeded, and its value or error text.
