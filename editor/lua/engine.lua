@@ -358,6 +358,17 @@ function time.add(t, amounts, zone) end
 ---@return number|string
 function time.duration(value) end
 
+---Unique identifiers (RFC 9562), as 36 characters.
+uuid = {}
+
+---Of random bits.
+---@return string
+function uuid.v4() end
+
+---Of the time in milliseconds and random bits: they sort in the order in which they were made.
+---@return string
+function uuid.v7() end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
