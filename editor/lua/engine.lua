@@ -369,6 +369,70 @@ function uuid.v4() end
 ---@return string
 function uuid.v7() end
 
+---Text by characters of Unicode.
+text = {}
+
+---The characters `i` to `j`, from the end if negative.
+---@param s string
+---@param i integer
+---@param j? integer
+---@return string
+function text.sub(s, i, j) end
+
+---How many characters there are.
+---@param s string
+---@return integer
+function text.len(s) end
+
+---Without white space at both ends.
+---@param s string
+---@return string
+function text.trim(s) end
+
+---The parts between separators.
+---@param s string
+---@param by? string                plain text; default: stretches of white space
+---@param limit? integer            at most so many parts
+---@return string[]
+function text.split(s, by, limit) end
+
+---Lines broken between words.
+---@param s string
+---@param width integer             characters
+---@return string
+function text.wrap(s, width) end
+
+---Without the white space that all lines begin with.
+---@param s string
+---@return string
+function text.dedent(s) end
+
+---In capitals, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.upper(s) end
+
+---In small letters, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.lower(s) end
+
+---Every word with a capital.
+---@param s string
+---@return string
+function text.title(s) end
+
+---From 0 (nothing in common) to 1 (equal but for case).
+---@param a string
+---@param b string
+---@return number
+function text.similarity(a, b) end
+
+---A rough estimate of the tokens that a model makes of it.
+---@param s string
+---@return integer
+function text.tokens(s) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
