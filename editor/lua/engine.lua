@@ -433,6 +433,29 @@ function text.similarity(a, b) end
 ---@return integer
 function text.tokens(s) end
 
+---Hashes as lower-case hexadecimal digits. Not in callbacks of `table.sort` and `string.gsub`.
+hash = {}
+
+---MD5, 32 digits. Collisions can be made.
+---@param bytes string
+---@return string
+function hash.md5(bytes) end
+
+---SHA-1, 40 digits. Collisions can be made.
+---@param bytes string
+---@return string
+function hash.sha1(bytes) end
+
+---SHA-512, 128 digits.
+---@param bytes string
+---@return string
+function hash.sha512(bytes) end
+
+---BLAKE2b with 64 bytes, 128 digits.
+---@param bytes string
+---@return string
+function hash.blake2(bytes) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what

@@ -7,13 +7,14 @@ host call is counted. One file a library; `NATIVES` is the one list. Names have 
 
 from collections.abc import Callable, Mapping
 
-from sandbox.natives import clock, regex
+from sandbox.natives import clock, hashes, regex
 from sandbox.natives.refused import Refused
 
 Native = Callable[[bytes], bytes]
 
 NATIVES: Mapping[bytes, Native] = {
     b"clock:now": clock.now,
+    **hashes.HASHES,
     b"regex:matches": regex.matches,
     b"time:offset": clock.offset,
 }
@@ -39,6 +40,7 @@ def answer(native: Native, arguments: bytes) -> tuple[bool, bytes]:
 def warm_up() -> None:
     """In the zygote: what opens files on its first use, or would be allocated in every worker."""
     clock.warm_up()
+    hashes.warm_up()
     regex.warm_up()
 
 
