@@ -456,6 +456,25 @@ function hash.sha512(bytes) end
 ---@return string
 function hash.blake2(bytes) end
 
+---Comma-separated values (RFC 4180).
+csv = {}
+
+---@class engine.CsvOptions
+---@field header? boolean|string[]  of `parse`: whether the first row has the names; of `encode`: the names
+---@field separator? string         default `","`
+
+---The rows: lists of strings, or with `header` tables by name.
+---@param text string
+---@param options? engine.CsvOptions
+---@return any[]
+function csv.parse(text, options) end
+
+---The text of rows, which are lists or tables by name.
+---@param rows any[]
+---@param options? engine.CsvOptions
+---@return string
+function csv.encode(rows, options) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
