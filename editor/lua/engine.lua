@@ -475,6 +475,23 @@ function csv.parse(text, options) end
 ---@return string
 function csv.encode(rows, options) end
 
+---gzip (RFC 1952). Not in callbacks of `table.sort` and `string.gsub`.
+gzip = {}
+
+---@class engine.GzipOptions
+---@field max_bytes? integer        what the data may hold; default 16,777,216
+
+---The bytes as gzip.
+---@param bytes string
+---@return string
+function gzip.compress(bytes) end
+
+---What gzip or zlib holds. Raises for data that is damaged, or holds more than `max_bytes`.
+---@param bytes string
+---@param options? engine.GzipOptions
+---@return string
+function gzip.decompress(bytes, options) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what

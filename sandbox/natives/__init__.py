@@ -7,13 +7,15 @@ host call is counted. One file a library; `NATIVES` is the one list. Names have 
 
 from collections.abc import Callable, Mapping
 
-from sandbox.natives import clock, hashes, regex
+from sandbox.natives import clock, gzip, hashes, regex
 from sandbox.natives.refused import Refused
 
 Native = Callable[[bytes], bytes]
 
 NATIVES: Mapping[bytes, Native] = {
     b"clock:now": clock.now,
+    b"gzip:compress": gzip.compress,
+    b"gzip:decompress": gzip.decompress,
     **hashes.HASHES,
     b"regex:matches": regex.matches,
     b"time:offset": clock.offset,
@@ -40,6 +42,7 @@ def answer(native: Native, arguments: bytes) -> tuple[bool, bytes]:
 def warm_up() -> None:
     """In the zygote: what opens files on its first use, or would be allocated in every worker."""
     clock.warm_up()
+    gzip.decompress(bytes([0] * 7 + [1]) + gzip.compress(b"a"))
     hashes.warm_up()
     regex.warm_up()
 
