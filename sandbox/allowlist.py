@@ -78,6 +78,7 @@ NAMES: tuple[Name, ...] = (
 
 # Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
 LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "template": ("render",),
     "gzip": ("compress", "decompress"),
     "csv": ("parse", "encode"),
     "hash": ("md5", "sha1", "sha512", "blake2"),

@@ -492,6 +492,20 @@ function gzip.compress(bytes) end
 ---@return string
 function gzip.decompress(bytes, options) end
 
+---Texts with places for values, after Mustache; nothing in them is executed.
+template = {}
+
+---@class engine.TemplateOptions
+---@field escape? "none"|"html"|"json"|"url"|"markdown"     default `"none"`
+---@field partials? table<string, string>
+
+---The text with its values.
+---@param text string
+---@param values table<string, any>
+---@param options? engine.TemplateOptions
+---@return string
+function template.render(text, values, options) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
