@@ -78,13 +78,13 @@ NAMES: tuple[Name, ...] = (
 
 # Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
 LOADED_WHOLE: dict[str, tuple[str, ...]] = {
-    "template": ("render",),
     "gzip": ("compress", "decompress"),
+    "template": ("render",),
     "csv": ("parse", "encode"),
     "hash": ("md5", "sha1", "sha512", "blake2"),
-    "text": ("sub", "len", "trim", "split", "wrap", "dedent", "upper", "lower", "title", "similarity", "tokens"),
     "uuid": ("v4", "v7"),
     "time": ("now", "parse", "format", "parts", "add", "duration"),
+    "text": ("sub", "len", "trim", "split", "wrap", "dedent", "upper", "lower", "title", "similarity", "tokens"),
     "url": ("parse", "build", "encode", "decode", "query"),
     "regex": ("find", "match", "gmatch", "gsub", "split"),
 }

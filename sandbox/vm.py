@@ -27,6 +27,7 @@ _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...
 # The parts of the prelude that a run loads when it first needs them: files, but for `host`, which is made of a list.
 MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
+    "schema",
 )  # fmt: skip
 
 # Those that a run gets if its script's text has their names: most run without, and each costs a run the copy of its

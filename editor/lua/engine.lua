@@ -204,6 +204,18 @@ function base64.encode(bytes) end
 ---@return string
 function base64.decode(text) end
 
+---Validates a value with a JSON Schema (draft 2020-12).
+---@param value any                 an empty list is `json.array({})`
+---@param schema table|boolean
+---@return true?                    nil where the value does not match
+---@return engine.SchemaError[]?    what is wrong
+function json.schema(value, schema) end
+
+---@class engine.SchemaError
+---@field path string               a JSON Pointer (RFC 6901); empty for the value itself
+---@field keyword string            of the schema; empty where the value is large
+---@field message string
+
 crypto = {}
 
 ---SHA-256, as 64 lower-case hexadecimal digits.
@@ -300,6 +312,70 @@ function url.decode(text) end
 ---@return string
 function url.query(params) end
 
+---Text by characters of Unicode.
+text = {}
+
+---The characters `i` to `j`, from the end if negative.
+---@param s string
+---@param i integer
+---@param j? integer
+---@return string
+function text.sub(s, i, j) end
+
+---How many characters there are.
+---@param s string
+---@return integer
+function text.len(s) end
+
+---Without white space at both ends.
+---@param s string
+---@return string
+function text.trim(s) end
+
+---The parts between separators.
+---@param s string
+---@param by? string                plain text; default: stretches of white space
+---@param limit? integer            at most so many parts
+---@return string[]
+function text.split(s, by, limit) end
+
+---Lines broken between words.
+---@param s string
+---@param width integer             characters
+---@return string
+function text.wrap(s, width) end
+
+---Without the white space that all lines begin with.
+---@param s string
+---@return string
+function text.dedent(s) end
+
+---In capitals, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.upper(s) end
+
+---In small letters, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.lower(s) end
+
+---Every word with a capital.
+---@param s string
+---@return string
+function text.title(s) end
+
+---From 0 (nothing in common) to 1 (equal but for case).
+---@param a string
+---@param b string
+---@return number
+function text.similarity(a, b) end
+
+---A rough estimate of the tokens that a model makes of it.
+---@param s string
+---@return integer
+function text.tokens(s) end
+
 ---Points in time: seconds since 1970 in UTC. A zone is `"UTC"`, an offset such as `"+02:00"`, or a name such as
 ---`"Europe/Berlin"` (names not in callbacks).
 time = {}
@@ -369,70 +445,6 @@ function uuid.v4() end
 ---@return string
 function uuid.v7() end
 
----Text by characters of Unicode.
-text = {}
-
----The characters `i` to `j`, from the end if negative.
----@param s string
----@param i integer
----@param j? integer
----@return string
-function text.sub(s, i, j) end
-
----How many characters there are.
----@param s string
----@return integer
-function text.len(s) end
-
----Without white space at both ends.
----@param s string
----@return string
-function text.trim(s) end
-
----The parts between separators.
----@param s string
----@param by? string                plain text; default: stretches of white space
----@param limit? integer            at most so many parts
----@return string[]
-function text.split(s, by, limit) end
-
----Lines broken between words.
----@param s string
----@param width integer             characters
----@return string
-function text.wrap(s, width) end
-
----Without the white space that all lines begin with.
----@param s string
----@return string
-function text.dedent(s) end
-
----In capitals, by the simple mappings of Unicode.
----@param s string
----@return string
-function text.upper(s) end
-
----In small letters, by the simple mappings of Unicode.
----@param s string
----@return string
-function text.lower(s) end
-
----Every word with a capital.
----@param s string
----@return string
-function text.title(s) end
-
----From 0 (nothing in common) to 1 (equal but for case).
----@param a string
----@param b string
----@return number
-function text.similarity(a, b) end
-
----A rough estimate of the tokens that a model makes of it.
----@param s string
----@return integer
-function text.tokens(s) end
-
 ---Hashes as lower-case hexadecimal digits. Not in callbacks of `table.sort` and `string.gsub`.
 hash = {}
 
@@ -475,6 +487,20 @@ function csv.parse(text, options) end
 ---@return string
 function csv.encode(rows, options) end
 
+---Texts with places for values, after Mustache; nothing in them is executed.
+template = {}
+
+---@class engine.TemplateOptions
+---@field escape? "none"|"html"|"json"|"url"|"markdown"     default `"none"`
+---@field partials? table<string, string>
+
+---The text with its values.
+---@param text string
+---@param values table<string, any>
+---@param options? engine.TemplateOptions
+---@return string
+function template.render(text, values, options) end
+
 ---gzip (RFC 1952). Not in callbacks of `table.sort` and `string.gsub`.
 gzip = {}
 
@@ -491,20 +517,6 @@ function gzip.compress(bytes) end
 ---@param options? engine.GzipOptions
 ---@return string
 function gzip.decompress(bytes, options) end
-
----Texts with places for values, after Mustache; nothing in them is executed.
-template = {}
-
----@class engine.TemplateOptions
----@field escape? "none"|"html"|"json"|"url"|"markdown"     default `"none"`
----@field partials? table<string, string>
-
----The text with its values.
----@param text string
----@param values table<string, any>
----@param options? engine.TemplateOptions
----@return string
-function template.render(text, values, options) end
 
 -- ---- log -----------------------------------------------------------------------------------------------------------
 

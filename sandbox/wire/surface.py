@@ -13,13 +13,14 @@ class HostCall:
     """One host call. `name` is its grant, too, and what a script calls; `parameters` are as a script gives them.
 
     `stub` is where the function for scripts comes from. `made`: from this row, with each parameter as an argument of
-    the same name. `core` and `http`: from that file of the prelude, as there its parameters become other arguments.
+    the same name. Else: from that file of the prelude, as there its parameters become other arguments, or its answer
+    other values.
     `answers` is whether the function returns a value.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
-    stub: Literal["made", "core", "http"] = "made"
+    stub: Literal["made", "core", "http", "schema"] = "made"
     answers: bool = True
 
     @property
@@ -48,5 +49,6 @@ HOST_CALLS: dict[str, HostCall] = {
         HostCall("fs.read", ("path",)),
         HostCall("fs.list", ("path", "glob")),
         HostCall("sleep", ("seconds",), answers=False),
+        HostCall("json.schema", ("value", "schema"), "schema"),
     )
 }
