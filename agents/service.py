@@ -13,7 +13,7 @@ import trio
 
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
-from agents.code import calls
+from agents.code import calls, schema_call
 from agents.documents import Documents
 from agents.loading.loader import LoadFailure, load
 from agents.loading.watched import Files, look
@@ -214,7 +214,7 @@ async def open_service(
     ):
         registry = Registry()
         async with (
-            open_engine(config, (*functions, *calls.functions(registry))) as engine,
+            open_engine(config, (*functions, *calls.functions(registry), *schema_call.functions())) as engine,
             trio.open_nursery() as nursery,
         ):
             engine.secrets = Vaults(control)

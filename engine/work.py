@@ -101,12 +101,12 @@ WORK: dict[str, WorkSpec] = {
             "the run's CPU seconds",
         ),
         WorkSpec(
-            "schema", "a tool's schema is checked and compiled",
+            "schema", "the schema of a tool, or of a script's json.schema, is checked and compiled",
             64 * 1024, 2_000, "64 levels; 64 patterns of 256 KiB each and 512 KiB in all, compiled, and 5 ms to read; "
-            "no unevaluated* inside of what another one looks at", "the tenant's CPU seconds",
+            "no unevaluated* inside of what another one looks at", "the tenant's CPU seconds; json.schema: the run's",
         ),
         WorkSpec(
-            "validation", "parameters and answers of tools are held against their schema",
+            "validation", "parameters and answers of tools, and values of json.schema, are held against their schema",
             None, None, "40 ms by weights of keywords, values and characters (agents/shapes/schema_work.py)",
             "the tenant's CPU seconds",
         ),

@@ -73,6 +73,19 @@ NAMES: tuple[Name, ...] = (
     ),
 )
 
+# Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
+LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "gzip": ("compress", "decompress"),
+    "template": ("render",),
+    "csv": ("parse", "encode"),
+    "hash": ("md5", "sha1", "sha512", "blake2"),
+    "uuid": ("v4", "v7"),
+    "time": ("now", "parse", "format", "parts", "add", "duration"),
+    "text": ("sub", "len", "trim", "split", "wrap", "dedent", "upper", "lower", "title", "similarity", "tokens"),
+    "url": ("parse", "build", "encode", "decode", "query"),
+    "regex": ("find", "match", "gmatch", "gsub", "split"),
+}
+
 # Names that the prelude adds. Tests compare the environment of a real run with both lists.
 ADDED: tuple[str, ...] = (
     "json.parse", "json.decode", "json.encode", "json.null", "json.array",
@@ -80,6 +93,7 @@ ADDED: tuple[str, ...] = (
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
     "http.basic_auth",
+    *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
     *(call.name for call in HOST_CALLS.values() if call.library != "context"),
 )  # fmt: skip

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 
 from sandbox.wire.surface import HostCall
 
+# Tables that `core.lua` makes with functions of its own.
+_THERE = ("json",)
+
 
 def module(calls: Iterable[HostCall]) -> str:
     """The prelude's module `host`. No function makes a tail call, so that a refusal names the script's line."""
@@ -20,9 +23,14 @@ def module(calls: Iterable[HostCall]) -> str:
 def libraries(calls: Iterable[HostCall]) -> str:
     """Statements that put the functions into `env`, except those of `context`, which are made for each run."""
     members: dict[str, list[str]] = {}
+    beside: list[str] = []
     for call in calls:
         if call.library != "context":
             made = f'stub("host", "{call.name}")' if call.stub == "made" else f'stub("{call.stub}", "{call.member}")'
-            members.setdefault(call.library, []).append(f"{call.member} = {made}")
+            if call.library in _THERE:
+                beside.append(f"env.{call.name} = {made}")
+            else:
+                members.setdefault(call.library, []).append(f"{call.member} = {made}")
     alone = [f"env.{given}" for given in members.pop("", [])]
-    return "\n".join([*(f"env.{library} = {{ {', '.join(given)} }}" for library, given in members.items()), *alone])
+    tables = [f"env.{library} = {{ {', '.join(given)} }}" for library, given in members.items()]
+    return "\n".join([*tables, *beside, *alone])

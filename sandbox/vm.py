@@ -7,11 +7,12 @@ around each push of bytes, because a push that the allocator refuses aborts the 
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime
 
 from sandbox import allowlist, stubs
+from sandbox.natives import natives
 from sandbox.wire.messages import Run
 from sandbox.wire.surface import HOST_CALLS
 
@@ -26,14 +27,28 @@ _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...
 # Parts of the prelude that a run loads on first use: files, except `host`, which is generated.
 MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
+    "schema",
 )  # fmt: skip
 
-# A script's text or bytecode, and which of the two it is (the mode of Lua's `load`).
-Code = tuple[bytes, Literal[b"t", b"b"]]
+# Libraries that a run gets if its script's text contains their names: most scripts use none, and each costs a run a
+# copy of its code. A script that computes the name gets the code when it calls the library.
+LIBRARIES = tuple(allowlist.LOADED_WHOLE)
+
+# Names of libraries with their code.
+Libraries = tuple[tuple[bytes, bytes], ...]
+
+
+class Code(NamedTuple):
+    """A script's text or bytecode, which of the two (the mode of Lua's `load`), and the libraries that it names."""
+
+    script: bytes
+    mode: Literal[b"t", b"b"]
+    libraries: Libraries = ()
+
 
 _FOLDER = Path(__file__).with_name("prelude")
-# The place in `core.lua` for the functions that make host calls.
-_HOST_CALLS = b"--[[host calls]]"
+# The places in `core.lua` for the functions that make host calls, and for the libraries that are loaded whole.
+_HOST_CALLS, _LIBRARIES = b"--[[host calls]]", b"--[[libraries]]"
 
 Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
 
@@ -55,8 +70,21 @@ class Prelude:
 
         self.core = compiled(core_source(state))
         self.modules = tuple(compiled(_module_source(name)) for name in MODULES)
+        self.natives = natives(self._library)
+        self._libraries = {name.encode(): compiled(_module_source(name)) for name in LIBRARIES}
         self._compiler = state
         self._dump = state.execute(b"local dump = string.dump; return function(f) return dump(f) end")
+
+    def text(self, source: bytes) -> Code:
+        """A script as it was sent, with the libraries that its text names."""
+        return Code(source, b"t", self.libraries_in(source))
+
+    def libraries_in(self, source: bytes) -> Libraries:
+        """The libraries that a text names."""
+        return tuple(each for each in self._libraries.items() if each[0] in source)
+
+    def _library(self, name: bytes) -> bytes:
+        return self._libraries[name]
 
     def compile(self, source: bytes, name: str, memory_bytes: int) -> Code:
         """The form of a script that loads fastest: bytecode with debug information; or its text if that does not
@@ -68,10 +96,10 @@ class Prelude:
         try:
             chunk = self._compiler.compile(source, name=b"=" + name.encode(), mode="t")
         except LuaError:
-            return source, b"t"
+            return self.text(source)
         finally:
             self._compiler.set_max_memory(_UNBOUNDED)  # before the call below, which pushes
-        return self._dump(chunk), b"b"
+        return Code(self._dump(chunk), b"b", self.libraries_in(source))
 
 
 def core_source(state: LuaRuntime) -> bytes:
@@ -86,8 +114,10 @@ def core_source(state: LuaRuntime) -> bytes:
         {", ".join(f"modules.{name}" for name in MODULES)} = ...
         local cut = (function() {allowlist.render(found)} end)()
     """
-    before, after = (_FOLDER / "core.lua").read_bytes().split(_HOST_CALLS)
-    return preface.encode() + before + stubs.libraries(HOST_CALLS.values()).encode() + after
+    core = (_FOLDER / "core.lua").read_bytes()
+    whole = " ".join(f"env.{name} = library({name!r})" for name in allowlist.LOADED_WHOLE)
+    core = core.replace(_LIBRARIES, whole.encode())
+    return preface.encode() + core.replace(_HOST_CALLS, stubs.libraries(HOST_CALLS.values()).encode())
 
 
 def _module_source(name: str) -> bytes:
@@ -105,17 +135,24 @@ class VM:
 
     def __init__(self, prelude: Prelude) -> None:
         self._lua = _new_state()
-        self._put, self._begin, self._step, self._why = self._lua.execute(prelude.core, *prelude.modules, mode="b")
+        self._put, self._begin, self._step, self._why, self._give = self._lua.execute(
+            prelude.core, *prelude.modules, mode="b"
+        )
+        self.natives = prelude.natives
         self._base = self._lua.get_memory_used()
         self._bound = _UNBOUNDED
 
     def begin(self, run: Run, code: Code) -> None:
-        """Pass the script and its arguments. Runs nothing of the script."""
-        seed = os.urandom(16)
+        """Pass the script, its arguments and the libraries that it names. Runs nothing of the script."""
+        if code.libraries:
+            for name, library in code.libraries:
+                self._give(name, library)
+            self._base = self._lua.get_memory_used()
+        seed = os.urandom(48)
         self._begin(
-            *code, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
+            code.script, code.mode, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
             run.output_bytes, run.value_depth, run.log_bytes, run.progress,
-            int.from_bytes(seed[:8], "big", signed=True), int.from_bytes(seed[8:], "big", signed=True),
+            int.from_bytes(seed[:8], "big", signed=True), int.from_bytes(seed[8:16], "big", signed=True), seed[16:],
         )  # fmt: skip
         self._bound = self._base + run.memory_bytes
         self._lua.set_max_memory(self._bound)

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
+from sandbox.natives import answer, forget
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire import messages
 from sandbox.wire.frame import HEADER_BYTES, encode_frame
@@ -34,7 +35,7 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
         layers = inherited + confine(plan)
         channel = _Channel(plan.fd_in, plan.fd_out)
         vm = VM(prelude)
-        if not isinstance(_execute(vm, _REHEARSAL, (_REHEARSED, b"t"), channel), Done):
+        if not isinstance(_execute(vm, _REHEARSAL, Code(_REHEARSED, b"t"), channel), Done):
             os._exit(EXIT_BROKEN)
         vm = VM(prelude)
         scripts: ScriptCache[Code] = ScriptCache()
@@ -44,7 +45,7 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
             if not isinstance(run, Run):
                 os._exit(EXIT_BROKEN)
             key = (run.digest, run.chunk_name)
-            code = scripts.use(key) if run.source is None else (run.source, b"t")
+            code = scripts.use(key) if run.source is None else prelude.text(run.source)
             if code is None:
                 os._exit(EXIT_BROKEN)
             channel.send(_execute(vm, run, code, channel))
@@ -52,6 +53,7 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
             # and compile the script for the cache.
             del vm
             vm = VM(prelude)
+            forget()
             if run.source is not None:
                 scripts.add(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
     except BaseException:  # a traceback would open source files: SIGSYS by seccomp
@@ -63,6 +65,10 @@ def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed
     step = vm.step()
     while True:
         match step:
+            case ("call", name, arguments) if name in vm.natives:
+                ok, value = answer(vm.natives[name], arguments)
+                vm.put(value)
+                step = vm.step(ok)
             case ("call", name, arguments):
                 channel.send(HostCall(name.decode(), arguments))
                 reply = channel.receive()

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from sandbox.confine import FLEET, attempt, cgroup, privileges, process, seccomp
 from sandbox.confine.plan import FleetPlan, Plan
+from sandbox.natives import warm_up
 from sandbox.vm import VM, Prelude
 from sandbox.wire import messages
 from sandbox.wire.messages import Exited, Fork, Forked, Hello, LayerReport
@@ -54,6 +55,7 @@ def main(control_fd: int, memory_bytes: int, processes: int, off: str) -> NoRetu
 def _warm_up(prelude: Prelude) -> None:
     """Do in advance what confinement forbids: imports, first uses that open files, growth of the heap."""
     VM(prelude)
+    warm_up()
     os.urandom(1)
     gc.collect()
     gc.freeze()  # workers share these pages; a collection would write to each of them

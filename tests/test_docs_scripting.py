@@ -501,7 +501,7 @@ async def test_the_example_of_an_error_fails_with_the_message_and_traceback_that
 SEEN = """
     local seen = {}
     for name, value in pairs(_G) do
-        if type(value) == "table" and value ~= _G and next(value) then
+        if type(value) == "table" and value ~= _G and pairs(value)(value) then
             for inner in pairs(value) do seen[#seen + 1] = name .. "." .. inner end
         else
             seen[#seen + 1] = name

@@ -275,8 +275,8 @@ def _from_list(declared: list[Any], what: str) -> dict[str, Any]:
 
 
 # Lua has one empty table; under these keywords it is a list.
-_LIST_KEYWORDS = {"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems", "examples"}
+LIST_KEYWORDS = {"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems", "examples"}
 
 
 def _lists_restored(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: [] if key in _LIST_KEYWORDS and value == {} else value for key, value in schema.items()}
+    return {key: [] if key in LIST_KEYWORDS and value == {} else value for key, value in schema.items()}

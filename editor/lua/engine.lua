@@ -204,6 +204,18 @@ function base64.encode(bytes) end
 ---@return string
 function base64.decode(text) end
 
+---Validates a value with a JSON Schema (draft 2020-12).
+---@param value any                 an empty list is `json.array({})`
+---@param schema table|boolean
+---@return true?                    nil where the value does not match
+---@return engine.SchemaError[]?    what is wrong
+function json.schema(value, schema) end
+
+---@class engine.SchemaError
+---@field path string               a JSON Pointer (RFC 6901); empty for the value itself
+---@field keyword string            of the schema; empty where the value is large
+---@field message string
+
 crypto = {}
 
 ---SHA-256, as 64 lower-case hexadecimal digits.
@@ -216,6 +228,295 @@ function crypto.sha256(bytes) end
 ---@param bytes string
 ---@return string
 function crypto.hmac_sha256(key, bytes) end
+
+-- ---- text and data -------------------------------------------------------------------------------------------------
+
+---Regular expressions in linear time (RE2). Places are in bytes, from 1, as in Lua. Not in callbacks of `table.sort` and
+---`string.gsub`.
+regex = {}
+
+---Where the first match begins and ends, then its captures; nil if there is none.
+---@param text string
+---@param pattern string            RE2's syntax; `(?i)` ahead ignores case
+---@param init? integer             where to begin; default 1, from the end if negative
+---@return integer? first
+---@return integer? last
+---@return string? ...
+function regex.find(text, pattern, init) end
+
+---The captures of the first match, or all of it without groups; nil if there is none.
+---@param text string
+---@param pattern string
+---@param init? integer
+---@return string? ...
+function regex.match(text, pattern, init) end
+
+---An iterator: of each match what `regex.match` returns.
+---@param text string
+---@param pattern string
+---@return fun(): string?, ...
+function regex.gmatch(text, pattern) end
+
+---The text with matches replaced, and how many were.
+---@param text string
+---@param pattern string
+---@param with string|number|table<string, string|number|false>|fun(...: string?): string|number|false|nil   `%0` to `%9` in a string
+---@param limit? integer            at most so many
+---@return string
+---@return integer
+function regex.gsub(text, pattern, with, limit) end
+
+---The parts between matches.
+---@param text string
+---@param pattern string
+---@param limit? integer            at most so many parts
+---@return string[]
+function regex.split(text, pattern, limit) end
+
+---URLs in parts and back (RFC 3986).
+url = {}
+
+---@class engine.UrlParts
+---@field scheme? string
+---@field user? string
+---@field password? string
+---@field host? string
+---@field port? integer
+---@field path? string                      as written, not decoded
+---@field query? string                     as written, without `?`
+---@field params? table<string, any>        the query decoded; a name that is there several times has a list
+---@field fragment? string
+
+---The parts that are there. Raises for a text that is no URL or reference.
+---@param text string
+---@return engine.UrlParts
+function url.parse(text) end
+
+---The URL; `params` takes the place of `query`.
+---@param parts engine.UrlParts
+---@return string
+function url.build(parts) end
+
+---Percent-encoding of everything but letters, digits, `-`, `.`, `_` and `~`.
+---@param text string
+---@return string
+function url.encode(text) end
+
+---The text without percent-encoding.
+---@param text string
+---@return string
+function url.decode(text) end
+
+---A query string, its names in order; a list repeats its name.
+---@param params table<string, string|number|boolean|(string|number|boolean)[]>
+---@return string
+function url.query(params) end
+
+---Text by characters of Unicode.
+text = {}
+
+---The characters `i` to `j`, from the end if negative.
+---@param s string
+---@param i integer
+---@param j? integer
+---@return string
+function text.sub(s, i, j) end
+
+---How many characters there are.
+---@param s string
+---@return integer
+function text.len(s) end
+
+---Without white space at both ends.
+---@param s string
+---@return string
+function text.trim(s) end
+
+---The parts between separators.
+---@param s string
+---@param by? string                plain text; default: stretches of white space
+---@param limit? integer            at most so many parts
+---@return string[]
+function text.split(s, by, limit) end
+
+---Lines broken between words.
+---@param s string
+---@param width integer             characters
+---@return string
+function text.wrap(s, width) end
+
+---Without the white space that all lines begin with.
+---@param s string
+---@return string
+function text.dedent(s) end
+
+---In capitals, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.upper(s) end
+
+---In small letters, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.lower(s) end
+
+---Every word with a capital.
+---@param s string
+---@return string
+function text.title(s) end
+
+---From 0 (nothing in common) to 1 (equal but for case).
+---@param a string
+---@param b string
+---@return number
+function text.similarity(a, b) end
+
+---A rough estimate of the tokens that a model makes of it.
+---@param s string
+---@return integer
+function text.tokens(s) end
+
+---Points in time: seconds since 1970 in UTC. A zone is `"UTC"`, an offset such as `"+02:00"`, or a name such as
+---`"Europe/Berlin"` (names not in callbacks).
+time = {}
+
+---@class engine.TimeParts
+---@field year integer
+---@field month integer
+---@field day integer
+---@field hour integer
+---@field minute integer
+---@field second integer
+---@field fraction number
+---@field weekday integer           Monday is 1
+---@field yearday integer           from 1
+---@field offset integer            of the zone, in seconds
+
+---@class engine.TimeAmounts
+---@field years? integer
+---@field months? integer
+---@field weeks? number
+---@field days? number
+---@field hours? number
+---@field minutes? number
+---@field seconds? number
+
+---The time now, with a fraction.
+---@return number
+function time.now() end
+
+---The time of an RFC 3339 text, or of a date alone.
+---@param text string
+---@return number
+function time.parse(text) end
+
+---RFC 3339.
+---@param t number
+---@param zone? string
+---@return string
+function time.format(t, zone) end
+
+---The calendar's parts.
+---@param t number
+---@param zone? string
+---@return engine.TimeParts
+function time.parts(t, zone) end
+
+---Later or earlier; years to days are counted in the zone's calendar.
+---@param t number
+---@param amounts engine.TimeAmounts
+---@param zone? string
+---@return number
+function time.add(t, amounts, zone) end
+
+---The seconds of a text such as `"1h30m"`, or such a text of seconds.
+---@param value string|number
+---@return number|string
+function time.duration(value) end
+
+---Unique identifiers (RFC 9562), as 36 characters.
+uuid = {}
+
+---Of random bits.
+---@return string
+function uuid.v4() end
+
+---Of the time in milliseconds and random bits: they sort in the order in which they were made.
+---@return string
+function uuid.v7() end
+
+---Hashes as lower-case hexadecimal digits. Not in callbacks of `table.sort` and `string.gsub`.
+hash = {}
+
+---MD5, 32 digits. Collisions can be made.
+---@param bytes string
+---@return string
+function hash.md5(bytes) end
+
+---SHA-1, 40 digits. Collisions can be made.
+---@param bytes string
+---@return string
+function hash.sha1(bytes) end
+
+---SHA-512, 128 digits.
+---@param bytes string
+---@return string
+function hash.sha512(bytes) end
+
+---BLAKE2b with 64 bytes, 128 digits.
+---@param bytes string
+---@return string
+function hash.blake2(bytes) end
+
+---Comma-separated values (RFC 4180).
+csv = {}
+
+---@class engine.CsvOptions
+---@field header? boolean|string[]  of `parse`: whether the first row has the names; of `encode`: the names
+---@field separator? string         default `","`
+
+---The rows: lists of strings, or with `header` tables by name.
+---@param text string
+---@param options? engine.CsvOptions
+---@return any[]
+function csv.parse(text, options) end
+
+---The text of rows, which are lists or tables by name.
+---@param rows any[]
+---@param options? engine.CsvOptions
+---@return string
+function csv.encode(rows, options) end
+
+---Texts with places for values, after Mustache; nothing in them is executed.
+template = {}
+
+---@class engine.TemplateOptions
+---@field escape? "none"|"html"|"json"|"url"|"markdown"     default `"none"`
+---@field partials? table<string, string>
+
+---The text with its values.
+---@param text string
+---@param values table<string, any>
+---@param options? engine.TemplateOptions
+---@return string
+function template.render(text, values, options) end
+
+---gzip (RFC 1952). Not in callbacks of `table.sort` and `string.gsub`.
+gzip = {}
+
+---@class engine.GzipOptions
+---@field max_bytes? integer        what the data may hold; default 16,777,216
+
+---The bytes as gzip.
+---@param bytes string
+---@return string
+function gzip.compress(bytes) end
+
+---What gzip or zlib holds. Raises for data that is damaged, or holds more than `max_bytes`.
+---@param bytes string
+---@param options? engine.GzipOptions
+---@return string
+function gzip.decompress(bytes, options) end
 
 -- ---- log -----------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 -- The Lua half of a run: the script's environment, the value codec, host calls by yield, and the driver.
 --
 -- Trusted code, loaded into a fresh state before the script. It keeps what it needs as locals, empties the real
--- globals, and returns four functions to the host: put (store bytes), begin (prepare a run), step (resume until an
--- event), why (how it failed). Only byte strings, booleans and numbers cross; no host object ever enters this state.
+-- globals, and returns five functions to the host: put (store bytes), begin (prepare a run), step (resume until an
+-- event), why (how it failed), give (the code of a library). Only byte strings, booleans and numbers cross; no host
+-- object ever enters this state.
 --
 -- Every run pays for this file: what only some runs need is in modules, which are loaded on first use. `modules` (name
 -- -> bytecode) and `cut` (see allowlist.py) are defined before it (vm.py, core_source).
@@ -22,11 +23,11 @@ local kit = {
     rawget = rawget, rawequal = rawequal, setmetatable = setmetatable, getmetatable = raw_getmetatable,
     traceback = debug.traceback, collect = collect,
     create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable,
-    running = coroutine.running, status = coroutine.status, close = coroutine.close,
+    running = coroutine.running, status = coroutine.status, close = coroutine.close, os_time = os.time,
     byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
-    rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len,
+    rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len, utf8_offset = utf8.offset,
     math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
-    concat = concat, table_pack = table.pack, table_unpack = table_unpack,
+    concat = concat, sort = table.sort, table_pack = table.pack, table_unpack = table_unpack,
 }
 -- From here on a global would be the script's: any use of one is an error.
 local _ENV = nil
@@ -51,6 +52,7 @@ kit.CALL, kit.CALLS, kit.LOG, kit.PROGRESS = CALL, CALLS, LOG, PROGRESS
 kit.OUT_OF_MEMORY, kit.NOT_HERE = OUT_OF_MEMORY, NOT_HERE
 
 -- Modules ----------------------------------------------------------------------------------------------------------
+local native                -- below: what the worker itself answers
 local needed = {}           -- name -> what the module returned
 function kit.put_inbox(text) inbox = text end
 function kit.take_inbox()
@@ -61,7 +63,9 @@ end
 local function need(name)
     local module = needed[name]
     if module then return module end
-    local chunk, message = raw_load(modules[name], "=[engine]", "b", nil)
+    -- A library that the script's text does not name is given on demand.
+    local code = modules[name] or native(name, "library:code", name)
+    local chunk, message = raw_load(code, "=[engine]", "b", nil)
     if not chunk then raw_error(message, 0) end     -- out of memory, which `message` says
     module = chunk(kit)
     needed[name] = module
@@ -71,6 +75,31 @@ kit.need = need
 -- A function that loads its module when it is called. A tail call, so that errors name the script's line.
 local function stub(name, member)
     return function(...) return need(name)[member](...) end
+end
+-- A library that is loaded when one of its members is first read: a table, where stubs would be a closure a member.
+local unloaded = {}         -- Invariant: the libraries that are not loaded yet -> their names
+local function load_library(library)
+    local members = need(unloaded[library])
+    unloaded[library] = nil
+    for member, f in next, members do
+        if rawget(library, member) == nil then library[member] = f end     -- what a script put there stays
+    end
+end
+local LIBRARY = {
+    __index = function(library, member)
+        if unloaded[library] then load_library(library) end
+        return rawget(library, member)
+    end,
+    __pairs = function(library)
+        if unloaded[library] then load_library(library) end
+        return next, library, nil
+    end,
+    __metatable = false,
+}
+local function library(name)
+    local made = raw_setmetatable({}, LIBRARY)
+    unloaded[made] = name
+    return made
 end
 
 -- Values ---------------------------------------------------------------------------------------------------------
@@ -265,7 +294,19 @@ local function host_call(name, arguments)
     raw_error(own(message), 3)
 end
 
-kit.own, kit.shape, kit.host_call = own, shape, host_call
+-- native(shown, name, bytes) -> bytes: what the worker answers itself (sandbox/natives), which is no host call. Its name
+-- has a colon, and no host call's has. `shown` is what the script called; `level` is where, as for `error`, if not there
+-- where the caller of this was called.
+function native(shown, name, bytes, level)
+    if not raw_isyieldable() then raw_error(shown .. NOT_HERE, level or 3) end
+    local ok = raw_yield(CALL, name, bytes)
+    local reply = inbox
+    inbox = nil
+    if ok then return reply end
+    raw_error(reply == name .. NOT_HERE and shown .. NOT_HERE or shown .. ": " .. reply, level or 3)
+end
+
+kit.own, kit.shape, kit.host_call, kit.native, kit.decode, kit.encode = own, shape, host_call, native, decode, encode
 
 local function named(first, key, options)
     if type(first) == "table" then return first end
@@ -327,6 +368,8 @@ env.json = {
 }
 env.base64 = { encode = stub("base64", "encode"), decode = stub("base64", "decode") }
 env.crypto = { sha256 = stub("crypto", "sha256"), hmac_sha256 = stub("crypto", "hmac_sha256") }
+-- vm.py inserts the libraries that are loaded whole here, from the list in allowlist.py:
+--[[libraries]]
 -- vm.py inserts the functions that make host calls here, from the list in wire/surface.py:
 --[[host calls]]
 env.http.basic_auth = stub("http", "basic_auth")
@@ -393,13 +436,14 @@ end
 local thread, last_error
 
 local function put(bytes) inbox = bytes end
+local function give(name, code) modules[name] = code end
 
-local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
+local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_, key_)
     source, mode, chunk_name, root, method, args_bytes = source_, mode_, name_, root_, method_, args_
     max_output, max_depth = output_, depth_
     kit.max_output, kit.max_depth, kit.log_left, kit.progress_left, kit.method = output_, depth_, log_, progress_, method_
     raw_randomseed(seed_a_, seed_b_)
-    kit.seed_a, kit.seed_b = random(0), random(0)
+    kit.seed_a, kit.seed_b, kit.key = random(0), random(0), key_
     thread = create(main)
     hosts[thread] = true
 end
@@ -454,4 +498,4 @@ end
 -- it, Lua collects first (lmem.c, tryagain).
 collect("restart")
 collect("step", -512)
-return put, begin, step, why
+return put, begin, step, why, give

@@ -4,7 +4,7 @@ local x = ...
 local CALL, CALLS, LOG, PROGRESS, hosts, shape = x.CALL, x.CALLS, x.LOG, x.PROGRESS, x.hosts, x.shape
 local create, resume, yield, isyieldable = x.create, x.resume, x.yield, x.isyieldable
 local error, type, rawequal, rawget, pack = x.error, x.type, x.rawequal, x.rawget, x.table_pack
-local take_inbox = x.take_inbox
+local take_inbox, find = x.take_inbox, x.find
 local string_pack, concat, table_unpack = x.pack, x.concat, x.table_unpack
 
 local last_id = 0           -- numbers are never reused within a run, so that a late answer cannot reach a wrong owner
@@ -39,6 +39,9 @@ local function parallel(functions)
             local tag = answer[2]
             if not answer[1] then
                 errors[i] = { tag }
+            elseif rawequal(tag, CALL) and find(answer[3], ":", 1, true) then   -- answered by the worker, at once
+                answer = pack(resume(threads[i], yield(tag, answer[3], answer[4])))
+                goto again
             elseif rawequal(tag, CALL) then
                 last_id = last_id + 1
                 owners[last_id] = i

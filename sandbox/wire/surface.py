@@ -13,13 +13,13 @@ class HostCall:
     """One host call. `name` is also its grant and the name in scripts; `parameters` are those of the Lua function.
 
     `stub` is the source of the Lua function. `made`: generated from this row, with each parameter as an argument of the
-    same name. `core` and `http`: written in that file of the prelude, as its parameters differ from the arguments.
+    same name. Else: written in that file of the prelude, as its parameters or results differ from those of the call.
     `answers` is whether the function returns a value.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
-    stub: Literal["made", "core", "http"] = "made"
+    stub: Literal["made", "core", "http", "schema"] = "made"
     answers: bool = True
 
     @property
@@ -48,5 +48,6 @@ HOST_CALLS: dict[str, HostCall] = {
         HostCall("fs.read", ("path",)),
         HostCall("fs.list", ("path", "glob")),
         HostCall("sleep", ("seconds",), answers=False),
+        HostCall("json.schema", ("value", "schema"), "schema"),
     )
 }
