@@ -17,7 +17,7 @@ BRIDGE = Bridge(schema_call.functions())
 async def validated(value: Any, schema: Any, paid: list[Usage] | None = None) -> Any:
     """The list of errors, or the text of a refusal."""
     request = RunRequest(
-        tenant=DEFAULT_TENANT, name="mine", script=Script.of("t.lua", b""), root="agent", method="resolve",
+        tenant=DEFAULT_TENANT, name="mine", script=Script.from_source("t.lua", b""), root="agent", method="resolve",
         limits=bind_limits({}, DEFAULT_TENANT, {}, {}), grants=BRIDGE.names,
     )  # fmt: skip
     usages = paid if paid is not None else []
