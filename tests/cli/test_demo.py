@@ -72,7 +72,7 @@ def test_every_path_of_the_configuration_is_there_in_the_folder_that_was_written
     folder = tmp_path / "demo"
     here = load_config(folder / "engine.toml", environ={}, cwd=folder).config
     there = load_config(EXAMPLES / "engine.toml", environ={}, cwd=EXAMPLES.parent).config
-    assert "examples" not in (folder / "engine.toml").read_text()
+    assert "examples/" not in (folder / "engine.toml").read_text()
     for name, entry in here.agents.lua.items():
         assert (folder / entry.path).read_bytes() == (EXAMPLES.parent / there.agents.lua[name].path).read_bytes()
     assert here.db.path.is_relative_to(folder)
