@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.loading.loader import LoadFailure
-from agents.service import open_service
+from agents.service import Service, open_service
 from cli.options import AsJson, ConfigPath, load, shown
 from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_logs, say, say_json
 from control.files import control_path
@@ -17,6 +17,7 @@ from engine.engine import SandboxUnavailable
 from engine.tenant import DEFAULT_TENANT
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
+from server.oauth.tokens import open_tokens
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class _Report:
     embedder: dict[str, Any] = field(default_factory=lambda: {"ok": False, "provider": None, "message": "not checked"})
     layers: list[dict[str, Any]] = field(default_factory=list)
     scripts: list[dict[str, Any]] = field(default_factory=list)
+    issuers: list[dict[str, Any]] = field(default_factory=list)
     sandbox: str | None = None
     warnings: list[str] = field(default_factory=list)
     code: int = OK
@@ -43,6 +45,7 @@ class _Report:
             "embedder": self.embedder,
             "layers": self.layers,
             "scripts": self.scripts,
+            "issuers": self.issuers,
             "sandbox": self.sandbox,
             "warnings": self.warnings,
         }
@@ -51,8 +54,8 @@ class _Report:
 async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
     """Check the configuration, store, embedder, scripts and sandbox layers.
 
-    Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store cannot be
-    used.
+    Exit code 1 when a script did not load or an issuer's keys cannot be fetched; 2 when a required layer is missing, or
+    the configuration or store cannot be used.
     """
     report = _Report()
     loaded = _check_config(report, config)
@@ -123,7 +126,7 @@ async def _check_service(report: _Report, loaded: LoadedConfig) -> None:
     except Exception as error:  # a fault of ours must not prevent the rest of the report
         report.sandbox = f"internal error: {type(error).__name__}: {error}"
         report.worsen(UNUSABLE)
-    if report.scripts:
+    if report.scripts or not all(issuer["ok"] for issuer in report.issuers):
         report.worsen(FAILED)
     if any(layer["required"] and layer["state"] != "active" for layer in report.layers):
         report.worsen(UNUSABLE)
@@ -151,6 +154,18 @@ async def _look_at_service(report: _Report, loaded: LoadedConfig) -> None:
         for agent in service.list_agents(DEFAULT_TENANT):
             missing = [name for name in agent.tools if name not in known]
             report.warnings += [f"agent {agent.name}: its tool {name!r} does not exist" for name in missing]
+        await _check_issuers(report, service)
+
+
+async def _check_issuers(report: _Report, service: Service) -> None:
+    """Fetch the keys of every issuer of `[tenants.oauth]` once."""
+    oauth = service.loaded.config.tenants.oauth
+    if oauth is None:
+        return
+    async with open_tokens(oauth, service.control.logins) as tokens:
+        for issuer in tokens.issuers.values():
+            trouble = await issuer.check()
+            report.issuers.append({"name": issuer.name, "ok": trouble is None, "message": trouble})
 
 
 def _failure(failure: LoadFailure) -> dict[str, Any]:
@@ -183,6 +198,8 @@ def _show(report: _Report) -> None:
         where = script["path"] or "the configuration"
         where += f":{script['line']}" if script["line"] else ""
         line(False, script["kind"], f"{script['name']}: {script['outcome']}: {script['message']} ({where})")
+    for issuer in report.issuers:
+        line(issuer["ok"], "issuer", f"{issuer['name']}: {issuer['message'] or 'its keys were fetched'}")
     for warning in report.warnings:
         say(f"! {one_line(warning)}")
     say("Everything is in order." if report.code == OK else "Something is wrong, see ✗ above.")

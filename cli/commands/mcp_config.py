@@ -233,7 +233,8 @@ def mcp_config(
         snippet = told.local(_local(name, agent, loaded))
         note(f"{told.place}:")
     else:
-        key = key_env or (KEY_VARIABLE if loaded.config.tenants.enabled else None)
+        tenants = loaded.config.tenants
+        key = key_env or (KEY_VARIABLE if tenants.enabled and tenants.oauth is None else None)
         try:
             snippet = told.remote(Remote(name, mcp_address(url or address_of(loaded), agent), key))
         except ValueError as error:

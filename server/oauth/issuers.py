@@ -59,8 +59,8 @@ class Issuer:
         self._fetched_at = self._tried_at = float("-inf")
         self._fetched: trio.Event | None = None
         self._waiting = 0
-        # The number of fetches so far, for tests and the log.
-        self.fetches = 0
+        # Why the last fetch failed; None if it did not.
+        self.trouble: str | None = None
 
     def open(self, nursery: trio.Nursery) -> None:
         """Fetch the keys for the first time, in the background."""
@@ -91,6 +91,12 @@ class Issuer:
             raise Problem(Code.UNAVAILABLE, why, retry_after_s=RETRY_S)
         return keys.find(token.kid, token.algorithm)
 
+    async def check(self) -> str | None:
+        """Why the keys cannot be fetched, when the fetch in progress has ended; None if they are there."""
+        if self._fetched is not None:
+            await self._fetched.wait()
+        return self.trouble
+
     async def _wait(self) -> None:
         fetched = self._fetched
         if fetched is None or self._waiting >= MAX_WAITING:
@@ -116,7 +122,6 @@ class Issuer:
     async def _fetch(self, fetched: trio.Event) -> None:
         from engine.egress.outbound import ExchangeFailed
 
-        self.fetches += 1
         began = trio.current_time()
         try:
             with trio.fail_after(FETCH_S):
@@ -132,13 +137,13 @@ class Issuer:
                 log.info("the keys of an issuer have changed", issuer=self.name, keys=len(keys))
                 self._keys = keys
             # The age counts from the question: the answer is no newer.
-            self._fetched_at = began
+            self._fetched_at, self.trouble = began, None
         finally:
             self._fetched = None
             fetched.set()
 
     def _failed(self, reason: str) -> None:
-        self._jwks_uri = self.config.jwks_uri  # it may be another one by now
+        self._jwks_uri, self.trouble = self.config.jwks_uri, reason  # the place may be another one by now
         log.warning("the keys of an issuer cannot be fetched", issuer=self.name, reason=reason)
 
     async def _discover(self) -> str:

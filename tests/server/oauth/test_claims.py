@@ -1,12 +1,12 @@
 """The rule from claims to tenant, scopes and key: by example, and by property."""
 
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oauth_support import RESOURCE, claims, issuer_table, oauth
+from oauth_support import RESOURCE, issuer_table, oauth
+from oauth_support import claims as claims_now
 
 from control.records import SCOPES
 from engine.config.oauth import OAuthScopes
@@ -14,7 +14,11 @@ from server.oauth.claims import LEEWAY_S, Grant, key_name, read_claims
 from server.oauth.token import Reason, Refused
 
 URL = "http://127.0.0.1:9"
-NOW = time.time()
+NOW = 1_800_000_000
+
+
+def claims(**more: Any) -> dict[str, Any]:
+    return claims_now(**{"exp": NOW + 600, "iat": NOW, "nbf": NOW, **more})
 
 
 def grant(payload: dict[str, Any], name: str = "sso", **table: Any) -> Grant:

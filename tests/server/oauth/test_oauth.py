@@ -42,6 +42,12 @@ INVALID = f'Bearer realm="engine", error="invalid_token", scope="engine:use", re
 Make = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def _the_machine_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuers, "WAIT_S", 30)
+    monkeypatch.setattr(issuers, "FETCH_S", 60)
+
+
 @pytest.fixture
 async def issuer() -> AsyncIterator[FakeIssuer]:
     async with fake_issuer() as found:
@@ -293,8 +299,6 @@ async def test_a_token_ends_with_its_key_and_at_its_expiry_though_it_was_verifie
 async def test_an_issuer_that_hangs_disturbs_neither_keys_nor_tokens_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(issuers, "WAIT_S", 60)
-    monkeypatch.setattr(issuers, "FETCH_S", 60)
     async with fake_issuer() as one, fake_issuer() as two:
         two.hang = True
         config = oauth(one=issuer_table(one.url), two=issuer_table(two.url))
