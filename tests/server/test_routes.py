@@ -32,6 +32,7 @@ OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
 ROUTES = {
     "GET /health": OPEN,
     "GET /metrics": METRICS,
+    "GET /openapi.json": KEY,
     "GET /limits": KEY,
     "GET /usage": KEY,
     "GET /tools/list": KEY,
