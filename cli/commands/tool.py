@@ -112,8 +112,7 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
             tools = service.list_tools(who)
             types = [_type(service, who, tool) for tool in tools]
     if as_json:
-        fields = {"name", "description", "builtin", "parameters"}
-        say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
+        say_json({"tools": [tool.model_dump(mode="json") for tool in tools]})
         return
     table(
         (
