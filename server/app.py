@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +18,14 @@ from hypercorn.config import Config as HypercornConfig
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from engine.host.process import prepare_process
+from engine.tenant import Tenant
 from server import logs
 from server.about import listening, loaded_lines
 from server.http.access import Access, is_loopback
 from server.http.asgi import App, Receive, Scope, Send, exchange_of, send_answer
 from server.http.auth import Auth
 from server.http.guard import Guard
+from server.http.rates import rate_headers
 from server.logs import log
 from server.mcp.endpoint import Mcp
 from server.problems import problem_answer
@@ -78,7 +80,15 @@ async def open_app(
     engine = service.engine
     control = service.control if service.loaded.config.tenants.enabled else None
     auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
-    guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
+
+    def rates(tenant: Tenant) -> Iterable[tuple[bytes, bytes]]:
+        left = engine.requests_left(tenant)
+        return () if left is None else rate_headers(left)
+
+    guard = Guard(
+        route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s,
+        rates=rates,
+    )  # fmt: skip
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)
         yield guard

@@ -31,6 +31,7 @@ from server.rest.operations import (
     AGENT,
     JSON,
     OPERATIONS,
+    PROBLEM_JSON,
     PROMPT_ANSWER,
     Operation,
     Parameter,
@@ -161,12 +162,16 @@ def _operation(method: str, rule: str, need: Need, operation: Operation, keyed: 
     answers = {status: _answer(status, media, operation.lists) for status, media in operation.answers.items()}
     if operation.lists:
         answers[304] = {"description": "The list is the one of If-None-Match", "headers": _TAGGED}
+    responses = _by_status({**{status: _error(status, codes) for status, codes in errors.items()}, **answers})
+    if keyed and not open_to_all:
+        for each in responses.values():
+            each["headers"] = {**each.get("headers", {}), **_RATES}
     parts = [part for part in rule.split("/") if part and not part.startswith("<")]
     found: dict[str, Any] = {
         "operationId": "_".join([*("call" if method == "*" else method.lower(),), *parts]).replace(".", "_"),
         "summary": operation.summary,
         "tags": [parts[0].partition(".")[0]],
-        "responses": _by_status({**{status: _error(status, codes) for status, codes in errors.items()}, **answers}),
+        "responses": responses,
     }
     parameters = [_in_path(name) for name in names] + [_in_query(each) for each in operation.query]
     if operation.lists:
@@ -193,6 +198,8 @@ def _answer(status: int, media: Mapping[str, Schema | None], lists: bool) -> dic
     return found
 
 
+# Of a tenant's key; the operator's has no rate.
+_RATES = {name: {"$ref": f"#/components/headers/{name}"} for name in ("RateLimit", "RateLimit-Policy")}
 _TAGGED = {"ETag": {"schema": TEXT}}
 _RETRY = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
 
@@ -200,7 +207,7 @@ _RETRY = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
 def _error(status: int, codes: Sequence[Code]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "description": f"{HTTPStatus(status).phrase}: {', '.join(f'`{code.value}`' for code in codes)}",
-        "content": {JSON: {"schema": ref("Error")}},
+        "content": {JSON: {"schema": ref("Error")}, PROBLEM_JSON: {"schema": ref("Problem")}},
     }
     if status == 405:
         found["headers"] = {"Allow": {"schema": TEXT}}
@@ -294,6 +301,7 @@ def _document(paths: Mapping[str, Any], keyed: bool, left_out: int) -> dict[str,
         )
     components: dict[str, Any] = {"schemas": _components(encode(paths))}
     if keyed:
+        components["headers"] = {name: {"schema": TEXT} for name in _RATES}
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},

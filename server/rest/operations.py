@@ -11,6 +11,7 @@ from engine.errors import Code
 from server.rest.shapes import ANY_OBJECT, TEXT, Schema, closed_to, listing, ref
 
 JSON = "application/json"
+PROBLEM_JSON = "application/problem+json"
 
 # Of every route: its query or its head, a page of another origin or a key's scopes, its Host, and the server itself.
 _ALWAYS = (Code.BAD_REQUEST, Code.FORBIDDEN, Code.MISDIRECTED, Code.INTERNAL, Code.UNAVAILABLE)

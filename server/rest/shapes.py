@@ -96,6 +96,10 @@ COMPONENTS: Mapping[str, Schema] = {
         "description": "Every error has this shape.",
         **closed_to({"error": closed_to({"code": _CODE, "message": TEXT}, _FACTS)}),
     },
+    "Problem": {
+        "description": "An error for clients that accept application/problem+json (RFC 9457).",
+        **closed_to({"type": TEXT, "title": TEXT, "status": WHOLE, "detail": TEXT, "code": _CODE}, _FACTS),
+    },
     "Health": closed_to(
         {"status": {"const": "ok"}, "version": TEXT},
         {

@@ -80,6 +80,30 @@ def test_refused_requests_use_nothing_up() -> None:
     assert ledger.request("t", bound, 1.0) is None
 
 
+@given(st.lists(st.floats(0, 2), max_size=200), st.floats(0.01, 50), st.integers(1, 20))
+def test_as_many_requests_as_are_told_to_be_left_are_taken_at_once_and_not_one_more(
+    steps: list[float], rate: float, burst: int
+) -> None:
+    ledger, bound = Ledger(PLENTY, 0.0), quotas(requests_per_second=rate, burst=burst)
+    assert ledger.requests_left("t", bound, 0.0) == (burst, math.ceil(burst / rate), burst, 0)
+    now = 0.0
+    for step in steps:
+        now += step
+        ledger.request("t", bound, now)
+    left = ledger.requests_left("t", bound, now)
+    later = now + left.reset_s
+    assert ledger.requests_left("t", bound, later).left == burst, "it is full when it was told to be"
+    for _ in range(left.left):
+        assert ledger.request("t", bound, now) is None
+    assert ledger.request("t", bound, now) is not None
+
+
+def test_what_is_left_after_a_change_of_the_quota_is_never_more_than_it() -> None:
+    ledger = Ledger(PLENTY, 0.0)
+    ledger.request("t", quotas(burst=40), 0.0)
+    assert ledger.requests_left("t", quotas(burst=3), 0.0).left == 3
+
+
 def test_a_changed_quota_holds_from_the_next_request_on() -> None:
     ledger = Ledger(PLENTY, 0.0)
     assert ledger.request("t", quotas(burst=100), 0.0) is None
@@ -219,3 +243,14 @@ def test_without_tenants_no_quota_has_a_name_of_its_own() -> None:
     bound = bind_quotas(DEFAULT_TENANT, Config().tenants.quota, 4)
     assert set(bound.sources.values()) == {"engine"}
     assert all(math.isfinite(value) for value in bound.values.values())
+
+
+def test_requests_are_shown_as_used_within_the_last_second_and_of_the_bucket() -> None:
+    ledger, bound = Ledger(PLENTY, 0.0), quotas(requests_per_second=4, burst=10)
+    assert (ledger.used("t", 0.0)["requests_per_second"], ledger.used("t", 0.0)["burst"]) == (0, 0)
+    for _ in range(12):
+        ledger.request("t", bound, 10.5)
+    seen = [(ledger.used("t", now)["requests_per_second"], ledger.used("t", now)["burst"])
+            for now in (10.5, 10.9, 11.0, 11.5, 12.0, 14.0)]  # fmt: skip
+    assert seen == [(10, 10), (10, 9), (10, 8), (5, 6), (0, 4), (0, 0)], "the two that were refused count nowhere"
+    assert ledger.used("t", 9.0)["requests_per_second"] == 0, "a clock that steps back adds nothing"
