@@ -62,6 +62,10 @@ class Need(Enum):
         frozenset({"publish", "admin"}), Open.MACHINE, "this key has no scope 'publish' or 'admin'", _PUBLISHING
     )
     ADMIN = Rule(frozenset({"admin"}), Open.MACHINE, "this key has no scope 'admin'", _PUBLISHING)
+    AUDIT = Rule(
+        frozenset({"admin"}), Open.NONE, "this key has no scope 'admin'",
+        "there are no tenants here: tenants.enabled is false",
+    )  # fmt: skip
     METRICS = Rule(
         frozenset(), Open.MACHINE, "metrics are for the operator's key", "metrics are for clients on this machine"
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code
-from server.rest.shapes import ANY_OBJECT, TEXT, Schema, closed_to, listing, ref
+from server.rest.shapes import ANY_OBJECT, TEXT, Schema, closed_to, listing, maybe, ref
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -83,6 +83,8 @@ AGENT = Parameter("agent", TEXT, "Limits the tools to those that this agent may 
 _TENANT = Parameter("tenant", TEXT, "For the operator's key: the tenant that is meant.")
 _SINCE = Parameter("since", TEXT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "The most rows, of the newest.")
+_AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "The most rows of a page.")
+_BEFORE = Parameter("before", TEXT, "The page before one: the `before` of its answer.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
 _USAGE: Mapping[int, Mapping[str, Schema | None]] = {200: {JSON: ref("Usage"), "text/csv": TEXT}}
@@ -119,6 +121,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /openapi.json": Operation("This document", _json(ANY_OBJECT), query=(_TENANT,), lists=True),
     "GET /limits": Operation("The limits of a run, and the tenant's quotas", _json(ref("Limits")), query=(_TENANT,)),
     "GET /usage": Operation("The usage of the tenant's runs", _USAGE, query=(_FORMAT, _TENANT)),
+    "GET /audit": Operation(
+        "The audit log of the tenant",
+        _json(closed_to({"audit": {"type": "array", "items": ref("AuditRow")}, "before": maybe(TEXT)})),
+        query=(_SINCE, _AUDIT_LIMIT, _BEFORE, _TENANT),
+    ),
     "GET /tools/list": Operation(
         "List the tools", _json(listing("tools", ref("Tool"))), query=(AGENT, _TENANT), codes=(Code.NOT_FOUND,),
         lists=True,

@@ -23,7 +23,7 @@ from server.http.routes import ANY, Found, Need, Route, Table, not_taken, option
 from server.http.target import MCP_PATH
 from server.logs import report
 from server.problems import Answer, body_answer, encode, internal, json_answer, problem_answer, render_cpu_s
-from server.rest import publish, usage
+from server.rest import audit, publish, usage
 from server.rest.admin import Admin
 from server.rest.openapi import OpenApi
 
@@ -65,6 +65,7 @@ class Routes:
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
+            *audit.routes(self._service, time.time),
         )
 
     async def health(self, exchange: Exchange) -> Answer:

@@ -25,8 +25,8 @@ from server.http.routes import Need, Route, Table
 from server.problems import Answer, json_answer
 from server.rest.routes import Rest
 
-OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
-    "open", "any key", "use", "publish", "publish or admin", "admin", "metrics", "operator",
+OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, AUDIT, METRICS, OPERATOR = (
+    "open", "any key", "use", "publish", "publish or admin", "admin", "audit", "metrics", "operator",
 )  # fmt: skip
 
 ROUTES = {
@@ -34,6 +34,7 @@ ROUTES = {
     "GET /metrics": METRICS,
     "GET /openapi.json": KEY,
     "GET /limits": KEY,
+    "GET /audit": AUDIT,
     "GET /usage": KEY,
     "GET /tools/list": KEY,
     "GET /tools/sources": USE,
@@ -75,6 +76,7 @@ WITH_KEYS = {
     PUBLISH: {"publish", "operator"},
     VERSIONS: {"publish", "admin", "operator"},
     ADMIN: {"admin", "operator"},
+    AUDIT: {"admin", "operator"},
     METRICS: {"operator"},
     OPERATOR: {"operator"},
 }
@@ -87,6 +89,7 @@ WITHOUT_KEYS: dict[str, dict[str, int]] = {
     VERSIONS: {"here": 200, "elsewhere": 403},
     ADMIN: {"here": 200, "elsewhere": 403},
     METRICS: {"here": 200, "elsewhere": 403},
+    AUDIT: {"here": 404, "elsewhere": 404},
     OPERATOR: {"here": 404, "elsewhere": 404},
 }
 CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
