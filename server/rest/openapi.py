@@ -166,7 +166,7 @@ def _operation(method: str, rule: str, need: Need, operation: Operation, keyed: 
     if keyed and not open_to_all:
         for each in responses.values():
             each["headers"] = {**each.get("headers", {}), **_RATES}
-    parts = [part for part in rule.split("/") if part and not part.startswith("<")]
+    parts = [part for part in _NAME.sub(r"\1", rule).split("/") if part]
     found: dict[str, Any] = {
         "operationId": "_".join([*("call" if method == "*" else method.lower(),), *parts]).replace(".", "_"),
         "summary": operation.summary,
