@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
 from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
-from cli.scripts.publish import add_to
+from cli.scripts import publish, versions
 from cli.scripts.run import Answered, Kind, call_once, script_path, service_for
 
 if TYPE_CHECKING:
@@ -112,4 +112,5 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     begin(AGENTS, name, load(config))
 
 
-add_to(app, "agent")
+publish.add_to(app, "agent")
+versions.add_to(app, "agent")

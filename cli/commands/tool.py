@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
 from cli.output import DESCRIPTION_WIDTH, FAILED, Exit, indented, say_json, shortened, table
-from cli.scripts.publish import add_to
+from cli.scripts import publish, versions
 from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for
 
 if TYPE_CHECKING:
@@ -160,4 +160,5 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     begin(TOOLS, name, load(config))
 
 
-add_to(app, "tool")
+publish.add_to(app, "tool")
+versions.add_to(app, "tool")

@@ -49,7 +49,7 @@ MAX_OWN_BYTES = WORK["description"].max_bytes or 0
 KEPT = 16
 # What is rendered between two checkpoints: 2 ms.
 _AT_ONCE_BYTES = 128 * 1024
-_NAME = re.compile("<([^>]+)>")
+_NAME = re.compile("<(?:path:)?([^>]+)>")
 _REFERENCE = re.compile(rb'"#/components/schemas/([A-Za-z]+)')
 # In this document it would point at a place outside of the tool's own schema. Only an operator's Python tool has any.
 _REFERS = b'"$ref"'
@@ -219,6 +219,9 @@ def _error(status: int, codes: Sequence[Code]) -> dict[str, Any]:
 
 
 def _in_path(name: str) -> dict[str, Any]:
+    if name == "path":
+        about = "The path of a file. It may have slashes, which are not escaped."
+        return {"name": name, "in": "path", "required": True, "schema": TEXT, "description": about}
     # More characters than names may have: a path with others is a path without a route (`target`).
     return {"name": name, "in": "path", "required": True,
             "schema": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._~+-]*$", "maxLength": 64}}  # fmt: skip
@@ -226,7 +229,7 @@ def _in_path(name: str) -> dict[str, Any]:
 
 def _in_query(parameter: Parameter) -> dict[str, Any]:
     return {
-        "name": parameter.name, "in": "query", "required": False, "schema": parameter.schema,
+        "name": parameter.name, "in": "query", "required": parameter.required, "schema": parameter.schema,
         "description": parameter.about,
     }  # fmt: skip
 

@@ -33,6 +33,7 @@ class Parameter:
     name: str
     schema: Schema
     about: str
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ _AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1
 _BEFORE = Parameter("before", TEXT, "The page before one: the `before` of its answer.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
+_PATH = Parameter("path", TEXT, "The path of the file in the package.", required=True)
+
+_FILE: Mapping[int, Mapping[str, Schema | None]] = {200: {"text/plain": TEXT}}
 _USAGE: Mapping[int, Mapping[str, Schema | None]] = {200: {JSON: ref("Usage"), "text/csv": TEXT}}
 PROMPT_ANSWER: Schema = {"anyOf": [ref("Prompt"), wrapped("result", ref("Prompt"))]}
 
@@ -104,6 +108,13 @@ def _publishing(root: str) -> dict[str, Operation]:
         f"GET /{root}/<name>/versions": Operation(
             f"List the published versions of {one}", _json(listing("versions", ref("Version"))), lists=True
         ),
+        f"GET {version}": Operation(
+            f"A published version of {one}, with its files and what it changes", _json(ref("WholeVersion"))
+        ),
+        f"GET {version}/files": Operation(
+            "A file of a published version, by its path in the query", _FILE, query=(_PATH,), lists=True
+        ),
+        f"GET {version}/files/<path:path>": Operation("A file of a published version", _FILE, lists=True),
         f"POST {version}/activate": Operation(
             "Make a version the active one", _json(ref("Version")), codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED)
         ),

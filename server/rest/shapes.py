@@ -144,6 +144,15 @@ COMPONENTS: Mapping[str, Schema] = {
         ),
     },
     "Version": closed_to(_VERSION, {"warnings": {"type": "array", "items": TEXT}}),
+    "WholeVersion": closed_to(
+        {
+            **_VERSION, "kind": TEXT, "main": TEXT, "tools": maybe({"type": "array", "items": TEXT}),
+            "arguments": maybe({"type": "array", "items": ANY_OBJECT}), "config": ANY_OBJECT,
+            "files": {"type": "array", "items": closed_to({"path": TEXT, "size": WHOLE})},
+            "changes": maybe(closed_to({"against": TEXT, **{
+                what: {"type": "array", "items": TEXT} for what in ("added", "removed", "changed")}})),
+        }
+    ),
     "Tenant": closed_to(_TENANT),
     "NewTenant": body({"name": TEXT}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
     "TenantChange": body({}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
