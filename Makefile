@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BIND ?= 127.0.0.1:7331
 
-.PHONY: help setup serve test lint types mcp-fixture bench peers soak fuzz lock clean
+.PHONY: help setup serve test lint types mcp-fixture bench peers soak fuzz fuzzers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -72,7 +72,7 @@ lock: ## resolve the lock files anew (needs uv on the PATH)
 	  pyproject.toml --group build --group dev -c requirements.lock -o requirements-dev.lock
 
 clean: ## remove what set-up and tests left
-	rm -rf .venv .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers .fuzzers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 soak: .venv/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/http_soak.py $(SOAK)
@@ -81,4 +81,10 @@ soak: .venv/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attac
 
 fuzz: .venv/.dev-ready ## five minutes of what costs the supervisor most, ten of random Lua; only outcomes are allowed
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)
-	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/fuzz.py $(FUZZ)
+	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/fuzz.py $(FUZZ)
+	@test ! -x .fuzzers/bin/schemathesis || exec $(BIN)/python tests/long/fuzz_http.py $(FUZZ_HTTP)
+
+# What tests the description of the API: 30 packages that nothing else here needs.
+fuzzers: ## install schemathesis into .fuzzers; make fuzz then sends 10,000 requests of GET /openapi.json as well
+	@test -x .fuzzers/bin/python || $(PYTHON) -m venv .fuzzers
+	@.fuzzers/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5

@@ -8,7 +8,6 @@ from cyclopts import App, Parameter
 
 from cli.options import AsJson, ConfigPath, TenantName
 from cli.output import note, say, say_json
-from cli.scripts.diff import unified
 from cli.scripts.publish import deciding, described
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class _Versions:
 
     async def diff(self, old: str, new: str) -> list[str]:
         """What differs, manifest first, as lines of a unified diff."""
+        from cli.scripts.diff import unified
+
         before, after = await self.show(old), await self.show(new)
         changes = await self._decisions.changes(*self._of, new, old)
         found = list(unified(_manifest(before), _manifest(after), f"{old}/manifest", f"{new}/manifest"))

@@ -57,7 +57,7 @@ class Operation:
             *_ALWAYS,
             *(_KEYED if keyed and not open_to_all else ()),
             *(_BODY if self.body is not None else ()),
-            *((Code.NOT_FOUND,) if named else ()),
+            *((Code.NOT_FOUND,) if named or _TENANT in self.query else ()),
             *self.codes,
         )
         by_status: dict[int, list[Code]] = {}

@@ -43,7 +43,9 @@ def rows(document: Document, service: FakeService) -> set[str]:
     """The operations that are rows of the table of routes, in its spelling."""
     own = {f"/tools/{name}" for name in service.tools} | {f"/agents/{name}/prompt" for name in service.agents}
     return {
-        "* /mcp" if path == "/mcp" else f"{method} {path.replace('{', '<').replace('}', '>')}"
+        "* /mcp"
+        if path == "/mcp"
+        else f"{method} {path.replace('{path}', '<path:path>').replace('{', '<').replace('}', '>')}"
         for method, path, _ in operations(document)
         if path not in own or method != "POST"
     }
