@@ -51,7 +51,9 @@ async def _history(service: "Service", root: Root, exchange: Exchange, name: str
         pass
     versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
     with exchange.working():
-        return json_answer({"versions": versions})
+        answer = json_answer({"versions": versions})
+        tag = ETag(answer.body)
+        return tag.unchanged() if tag.is_known(exchange.headers) else tag.on(answer)
 
 
 async def _show(service: "Service", root: Root, exchange: Exchange, name: str, version: str) -> Answer:

@@ -61,6 +61,16 @@ async def test_a_version_has_its_manifest_and_every_byte_of_its_files(tenants: T
             assert (again.status_code, again.content) == (304, b"")
 
 
+async def test_a_list_of_versions_that_is_known_is_304_until_it_changes(tenants: Tenants) -> None:
+    await publish(tenants, "1", {})
+    first = await get(tenants, "publish", "/agents/helper/versions")
+    known = {"if-none-match": first.headers["etag"]}
+    assert (await get(tenants, "publish", "/agents/helper/versions", **known)).status_code == 304
+    await tenants.post("publish", "deprecate", "1")
+    after = await get(tenants, "publish", "/agents/helper/versions", **known)
+    assert (after.status_code, after.json()["versions"][0]["deprecated"]) == (200, True)
+
+
 async def test_nobody_else_reads_a_version(tenants: Tenants) -> None:
     await publish(tenants, "1", FILES)
     for path in ("", "/files?path=a.lua", "/files/a.lua", "/files/data/tone.md"):
