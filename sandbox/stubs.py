@@ -1,4 +1,4 @@
-"""Lua source of the functions by which scripts make host calls, from the list in `sandbox/wire/surface.py`."""
+"""Lua source of the functions that make host calls, from the list in `sandbox/wire/surface.py`."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from sandbox.wire.surface import HostCall
 
 
 def module(calls: Iterable[HostCall]) -> str:
-    """The prelude's module `host`. Each function keeps its own frame, so that a refusal names the script's line."""
+    """The prelude's module `host`. No function makes a tail call, so that a refusal names the script's line."""
     lines = ["local host_call = (...).host_call", "return {"]
     for call in calls:
         if call.stub == "made":
@@ -18,7 +18,7 @@ def module(calls: Iterable[HostCall]) -> str:
 
 
 def libraries(calls: Iterable[HostCall]) -> str:
-    """Statements that put the functions into `env`. What is in `context` is not there, but made for each run."""
+    """Statements that put the functions into `env`, except those of `context`, which are made for each run."""
     members: dict[str, list[str]] = {}
     for call in calls:
         if call.library != "context":

@@ -96,6 +96,10 @@ def config_keys() -> dict[str, dict[str, Any]]:
                     found[f"{inner}.max"] = {s.name: s.ceiling for s in SPECS.values()}
                 else:
                     walk(kind, inner)
+            elif inner == "tenants.oauth":  # OAuthConfig or None
+                walk(configuration.OAuthConfig, inner)
+            elif inner == "tenants.oauth.issuers":
+                walk(configuration.IssuerConfig, f"{inner}.NAME")
             elif inner == "tenants.quota":
                 found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:
@@ -241,7 +245,7 @@ def _documented(route: Route) -> str:
 
 
 def test_the_table_of_who_may_ask_is_the_table_of_routes() -> None:
-    table = rest.Rest(SimpleNamespace(engine=None)).table  # type: ignore[arg-type]
+    table = rest.Rest(rest.Routes(SimpleNamespace(engine=None)).all()).table  # type: ignore[arg-type]
     expected: dict[tuple[frozenset[str], bool, str], set[str]] = {}
     for route in table.routes:
         rule = route.need.value

@@ -5,14 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agents.loading.loader import LoadFailure
+from agents.service import open_service
 from cli.options import AsJson, ConfigPath, load, shown
 from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_logs, say, say_json
-
-if TYPE_CHECKING:
-    from agents.loading.loader import LoadFailure
-    from engine.config import Config, LoadedConfig
+from control.files import control_path
+from engine.config import Config, ConfigError, LoadedConfig
+from engine.engine import SandboxUnavailable
+from engine.tenant import DEFAULT_TENANT
+from knowledge.sqlite.store import open_store
+from knowledge.store import StoreError
 
 
 @dataclass(slots=True)
@@ -64,9 +68,7 @@ async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
     return report.code
 
 
-def _check_config(report: _Report, path: Path | None) -> "LoadedConfig | None":
-    from engine.config import ConfigError
-
+def _check_config(report: _Report, path: Path | None) -> LoadedConfig | None:
     try:
         loaded = load(path, warnings=False)
     except ConfigError as error:
@@ -78,15 +80,12 @@ def _check_config(report: _Report, path: Path | None) -> "LoadedConfig | None":
     return loaded
 
 
-async def _check_store(report: _Report, config: "Config") -> None:
-    from knowledge.sqlite.store import open_store
-    from knowledge.store import StoreError
-
+async def _check_store(report: _Report, config: Config) -> None:
     path = config.db.path
     report.store = {"ok": True, "path": shown(path), "message": None}
     if not path.exists():
         # The first write creates it; a check must not.
-        report.store["message"] = "not there yet: `engine init` or `engine sync` makes it"
+        report.store["message"] = "does not exist yet: `engine init` or `engine sync` creates it"
         return
     try:
         async with open_store(path, readonly=True) as store:
@@ -99,7 +98,7 @@ async def _check_store(report: _Report, config: "Config") -> None:
         report.store["message"] = f"{counts[0]}, {counts[1]}, {mebibytes(stats.size_bytes)}"
 
 
-def _check_embedder(report: _Report, config: "Config") -> None:
+def _check_embedder(report: _Report, config: Config) -> None:
     provider = config.embedding.provider
     report.embedder = {"ok": True, "provider": provider, "message": "search is by keyword"}
     if provider != "disabled":
@@ -107,12 +106,8 @@ def _check_embedder(report: _Report, config: "Config") -> None:
         report.warnings.append(f"embedding.provider: no embedder {provider!r} is built in")
 
 
-async def _check_service(report: _Report, loaded: "LoadedConfig") -> None:
+async def _check_service(report: _Report, loaded: LoadedConfig) -> None:
     """Open the service as the server does, and check its contents."""
-    from engine.config import ConfigError
-    from engine.engine import SandboxUnavailable
-    from knowledge.store import StoreError
-
     quiet_logs()
     try:
         with _where_a_store_is(loaded) as opened:
@@ -135,10 +130,8 @@ async def _check_service(report: _Report, loaded: "LoadedConfig") -> None:
 
 
 @contextmanager
-def _where_a_store_is(loaded: "LoadedConfig") -> Iterator["LoadedConfig"]:
+def _where_a_store_is(loaded: LoadedConfig) -> Iterator[LoadedConfig]:
     """The configuration; if there is no store so far, with a temporary one, as opening the service creates it."""
-    from control.files import control_path
-
     config = loaded.config
     with tempfile.TemporaryDirectory() as folder:
         changed: dict[str, Any] = {}
@@ -149,21 +142,18 @@ def _where_a_store_is(loaded: "LoadedConfig") -> Iterator["LoadedConfig"]:
         yield replace(loaded, config=config.model_copy(update=changed))
 
 
-async def _look_at_service(report: _Report, loaded: "LoadedConfig") -> None:
-    from agents.service import open_service
-    from engine.tenant import DEFAULT_TENANT
-
-    async with open_service(loaded) as service, service.at_hand(DEFAULT_TENANT):
+async def _look_at_service(report: _Report, loaded: LoadedConfig) -> None:
+    async with open_service(loaded) as service, service.published(DEFAULT_TENANT):
         report.layers = [asdict(layer) for layer in service.engine.layers]
         report.scripts = [_failure(failure) for failure in service.failures]
         report.warnings += [text for text in service.warnings if text not in report.warnings]
         known = {tool.name for tool in service.list_tools(DEFAULT_TENANT)}
         for agent in service.list_agents(DEFAULT_TENANT):
             missing = [name for name in agent.tools if name not in known]
-            report.warnings += [f"agent {agent.name}: nobody provides its tool {name!r}" for name in missing]
+            report.warnings += [f"agent {agent.name}: its tool {name!r} does not exist" for name in missing]
 
 
-def _failure(failure: "LoadFailure") -> dict[str, Any]:
+def _failure(failure: LoadFailure) -> dict[str, Any]:
     return {
         "kind": failure.kind,
         "name": failure.name,

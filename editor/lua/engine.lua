@@ -1,18 +1,18 @@
 ---@meta engine
 
--- What a script of the engine sees beside Lua's own libraries, for editors that speak LuaCATS (lua-language-server).
--- Nothing runs this file: add its folder to `workspace.library`.
+-- The engine's additions to Lua's libraries, for editors that support LuaCATS annotations (lua-language-server).
+-- This file is never executed: add its folder to `workspace.library`.
 
--- ---- what a script is ----------------------------------------------------------------------------------------------
+-- ---- scripts -------------------------------------------------------------------------------------------------------
 
 ---One argument that a caller of an agent may give.
 ---@class engine.Argument
 ---@field name string
----@field description? string       what lists show; default ""
----@field required? boolean         refused without it, before the script runs; default false
+---@field description? string       shown in lists; default ""
+---@field required? boolean         calls without it are refused before the script runs; default false
 ---@field enum? string[]             the values that it may have; default: any
 
----One message that a conversation starts with.
+---One message at the start of a conversation.
 ---@class engine.Message
 ---@field role "user"|"assistant"|"system"
 ---@field content string
@@ -21,41 +21,41 @@
 ---@class engine.Prompt
 ---@field system string             the system prompt
 ---@field messages? engine.Message[]
----@field tools? string[]           may leave out tools of `agent.tools`, never add one; default: all of them
+---@field tools? string[]           a subset of `agent.tools`; default: all of them
 
 ---An agent: set as the global `agent`, or returned by the file.
 ---@class engine.Agent
 ---@field name? string              no effect: the key in the configuration is the name
----@field title? string             what MCP clients show in place of the name
----@field description? string       what lists show
+---@field title? string             shown by MCP clients instead of the name
+---@field description? string       shown in lists
 ---@field tools? string[]           the tools that a client may use while this agent is active
 ---@field arguments? engine.Argument[]
 ---@field resolve? fun(args: table<string, any>, config: table<string, any>, context: engine.Context): engine.Prompt
 ---@field complete? fun(argument: string, value: string, given: table<string, string>, context: engine.Context): string[]?
 ---@field [string] any
 
----One parameter of a tool. Every further keyword of JSON Schema may stand here: `pattern`, `items`, `properties`, ...
+---One parameter of a tool. Other keywords of JSON Schema are allowed, too: `pattern`, `items`, `properties`, ...
 ---@class engine.Parameter
 ---@field name string
 ---@field type? "string"|"integer"|"number"|"boolean"|"array"|"object"      default "string"
 ---@field required? boolean         default false
----@field description? string       what a model reads
----@field default? any              filled in where the caller leaves it out
+---@field description? string       read by models
+---@field default? any              used if the caller does not pass the parameter
 ---@field enum? any[]
 ---@field [string] any
 
----What a tool says that it does to the world, in the words of MCP.
+---The side effects that a tool declares, as in MCP.
 ---@class engine.ToolAnnotations
 ---@field readOnlyHint? boolean     changes nothing
 ---@field destructiveHint? boolean  may delete or overwrite
----@field idempotentHint? boolean   a second call with the same parameters changes nothing more
+---@field idempotentHint? boolean   a second call with the same parameters has no further effect
 ---@field openWorldHint? boolean    reaches beyond the engine
 
 ---A tool: set as the global `tool`, or returned by the file.
 ---@class engine.Tool
 ---@field name? string              no effect: the key in the configuration is the name
----@field title? string             what MCP clients show in place of the name
----@field description? string       what a model reads to decide whether to call it
+---@field title? string             shown by MCP clients instead of the name
+---@field description? string       read by a model to decide whether to call the tool
 ---@field tools? string[]           the tools that this one may call
 ---@field parameters? engine.Parameter[]|table<string, any>     a list, or one JSON Schema of type object
 ---@field returns? table<string, any>                           a JSON Schema of the answer
@@ -71,8 +71,8 @@ tool = {}
 
 -- ---- context -------------------------------------------------------------------------------------------------------
 
----What may be asked of the engine while `resolve` or `execute` runs. A refused or failed call is an error, which
----`pcall` catches. Each counts against the limit `host_calls`, but for `progress`; waiting for one is not CPU time.
+---The engine's functions for `resolve` and `execute`. A refused or failed call is an error, which `pcall` catches. Each
+---call counts against the limit `host_calls`, except `progress`; waiting for one uses no CPU time.
 ---@class engine.Context
 ---@field config table<string, any>     the extra keys of the script's table in the configuration
 ---@field tools table<string, fun(params?: table<string, any>): any>    the tools of the script's own list, by name
@@ -126,14 +126,14 @@ local context = {}
 ---@field notes? string
 ---@field last_sync? string         `YYYY-MM-DDTHH:MM:SSZ`
 
----The caller's documents that match, best first; a blank query finds none. Raises for arguments that make no sense.
+---The caller's documents that match, best first; a blank query finds none. Raises an error for invalid arguments.
 ---@param query string
 ---@param options? engine.SearchOptions
 ---@return engine.Hit[]
 ---@overload fun(arguments: engine.SearchArguments): engine.Hit[]
 function context.search(query, options) end
 
----One document, by the `id` of a hit. Raises where there is none.
+---One document, by the `id` of a hit. Raises an error if it does not exist.
 ---@param id string
 ---@return engine.Document
 ---@overload fun(arguments: { id: string }): engine.Document
@@ -143,20 +143,20 @@ function context.get(id) end
 ---@return engine.Source[]
 function context.sources() end
 
----Tell the caller how far the run is. Not a host call; the first 1,000 reports of a run are sent.
+---Report the progress of the run to the caller. Not a host call; the first 1,000 reports of a run are sent.
 ---@param fraction number           0 to 1
 ---@param message? string           cut to 512 bytes
 function context.progress(fraction, message) end
 
 ---Call a tool of the script's own list, as `context.tools.NAME(params)` does. It runs under its own grants, within this
----run's deadline and budgets. Raises for a tool that is not in the list, for wrong parameters, and where it fails.
+---run's deadline and budgets. Raises an error for a tool that is not in the list, for wrong parameters, and if it fails.
 ---@param name string
 ---@param params? table<string, any>
 ---@return any answer
 function context.call_tool(name, params) end
 
----Run functions side by side, so that their host calls are under way at once. After all have ended, the first error is
----raised; else the first value of each is in its place, and their number in `n`.
+---Run functions concurrently, so that their host calls are in flight at once. After all have ended, the first error in
+---the list is raised; otherwise the result has the first value of each at its index, and their number in `n`.
 ---@param functions (fun(): any)[]
 ---@return { n: integer, [integer]: any }
 function context.parallel(functions) end
@@ -171,7 +171,7 @@ json.null = {}
 
 ---The value of a JSON text. Raises, naming the byte.
 ---@param text string
----@param options? { null?: any }   what stands in for null; nil otherwise
+---@param options? { null?: any }   replaces every null; default nil
 ---@return any
 function json.decode(text, options) end
 
@@ -186,7 +186,7 @@ function json.parse(text, options) end
 ---@return string
 function json.encode(value) end
 
----Mark a table as a list, also while it is empty, and return it.
+---Mark a table as a list, even if it is empty, and return it.
 ---@generic T: table
 ---@param list T
 ---@return T
@@ -219,8 +219,8 @@ function crypto.hmac_sha256(key, bytes) end
 
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
----Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
----`log.info` does.
+---Lines in the run's log, bounded by the limit `log_bytes`. Values are joined with tabs. `print` is the same as
+---`log.info`.
 log = {}
 
 ---@param ... any
@@ -235,25 +235,25 @@ function log.warn(...) end
 ---@param ... any
 function log.error(...) end
 
--- ---- the world, as far as it is granted ----------------------------------------------------------------------------
+-- ---- granted resources ---------------------------------------------------------------------------------------------
 
 ---Requests to the hosts that `allow_hosts` in the script's table of the configuration names. A refused host, a redirect
----to one, a failed connection, a passed deadline and an answer larger than the limit `http_bytes` are errors; an answer
----of any status is not.
+---to one, a failed connection, a time-out and an answer larger than the limit `http_bytes` are errors; an answer of any
+---status is not.
 http = {}
 
 ---@class engine.HttpOptions
 ---@field headers? table<string, string|number>
 ---@field params? table<string, string|number|boolean>      the query of the URL
----@field timeout? number                                   seconds for all of it; default 30, at most what is left
+---@field timeout? number                                   seconds for the whole call; default 30
 
 ---@class engine.HttpResponse
 ---@field status integer
 ---@field ok boolean                        whether the status is 200 to 299
 ---@field headers table<string, string>     by lower-case name; several of one name are joined with ", "
 ---@field body string                       the bytes
----@field json? any                         the value of a body that is JSON
----@field url string                        the last one, after redirects
+---@field json? any                         the value of a JSON body
+---@field url string                        the final URL, after redirects
 
 ---@param url string
 ---@param options? engine.HttpOptions
@@ -289,29 +289,29 @@ function http.patch(url, body, options) end
 ---@return string
 function http.basic_auth(user, password) end
 
----Placeholders by the names of secrets: `secrets.TOKEN`. The engine puts the value into requests to the secret's host.
+---Placeholders by the names of secrets: `secrets.TOKEN`. The engine puts the value into requests to the secret's hosts.
 ---@type table<string, string>
 secrets = {}
 
 ---Environment variables that `env` in the script's table of the configuration names.
 env = {}
 
----The value; nil where it is not set, and where it is not granted, which the log then says.
+---The value; nil if it is not set, or not granted, which is then logged.
 ---@param name string
 ---@return string?
 function env.get(name) end
 
----The files of the script's own folder, read-only. Paths are relative to it; `..` and symbolic links lead nowhere.
+---The files of the script's own folder, read-only. Paths are relative to it; `..` and symbolic links are errors.
 fs = {}
 
 ---@class engine.FileEntry
 ---@field name string
 ---@field path string               relative to the script's folder
 ---@field type "file"|"directory"|"symlink"|"other"
----@field size integer              bytes; 0 for what is not a file
+---@field size integer              bytes; 0 for anything but a file
 ---@field modified integer          whole seconds since 1970
 
----What is in a file. Raises for what is no regular file, and for one larger than the limit `fs_bytes`.
+---The content of a regular file. Raises an error for anything else, and for files larger than the limit `fs_bytes`.
 ---@param path string
 ---@return string
 function fs.read(path) end
@@ -322,6 +322,6 @@ function fs.read(path) end
 ---@return engine.FileEntry[]
 function fs.list(path, glob) end
 
----Wait. It counts against `timeout_s`, and is not CPU time.
+---Wait. The time counts against `timeout_s`, and not as CPU time.
 ---@param seconds number            0 to 86,400
 function sleep(seconds) end

@@ -18,13 +18,13 @@ from engine.config.models import Config
 from engine.config.shape import expand_tree, reshape
 from engine.config.wording import explain
 
-# Where a configuration is looked for when neither --config nor the environment names one.
+# Where to look for a configuration when neither --config nor the environment names one.
 LOOKED_UP = ("engine.toml", "config/ctx.toml", ".ctx/config.toml")
 ENVIRONMENT = ("ENGINE_CONFIG", "CTX_CONFIG")
 
-# What `engine init` writes. It loads as it stands, and also with every line that starts with "#" and a key uncommented.
+# Written by `engine init`. It is valid as it is, and also with all lines that start with "#" and a key uncommented.
 TEMPLATE = Path(__file__).with_name("template.toml")
-# Strings and comments of TOML, to tell a table header from a line of a multi-line string that looks like one.
+# Strings and comments of TOML: a line of a multi-line string may look like a table header.
 _OPAQUE = re.compile(
     r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|\#[^\n]*",
     re.DOTALL,
@@ -63,9 +63,9 @@ class LoadedConfig:
 def parse_config(
     text: str, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
 ) -> tuple[Config, tuple[str, ...]]:
-    """The configuration that a TOML text describes, and its warnings.
+    """Parse a configuration in TOML; also returns warnings.
 
-    `cwd` is what a relative `root` is relative to; `shown_as` names the text in errors. Raises ConfigError.
+    A relative `root` is resolved against `cwd`; `shown_as` names the text in errors. Raises ConfigError.
     """
     try:
         raw = tomllib.loads(text)
@@ -83,9 +83,9 @@ def parse_config(
 def check_tables(
     raw: Table, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
 ) -> tuple[Config, tuple[str, ...]]:
-    """The configuration in tables as TOML would give them (the form in which a program may hold its configuration).
+    """As `parse_config`, for tables as `tomllib` returns them, which a program may make itself.
 
-    As `parse_config`; of two entries with one name, the first is by kind and then as the tables have them.
+    Entries are ordered by kind, then as in the tables, which decides between two of one name.
     """
     try:
         shape = reshape(raw)
@@ -97,7 +97,7 @@ def check_tables(
         try:
             config = Config.model_validate(tree | {"root": cwd / root}, context={"root": cwd / root})
         except ValidationError as invalid:
-            # A misspelt key explains a missing one, so it is told first.
+            # A misspelt key explains a missing one, so it is reported first.
             errors = sorted(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
             raise explain(errors[0], shape, raw) from None
     except Wrong as wrong:
@@ -110,7 +110,7 @@ def find_config(
 ) -> Path | None:
     """The configuration file to use: `--config`, `$ENGINE_CONFIG` or `$CTX_CONFIG`, then the known places below `cwd`.
 
-    None means the built-in defaults. A file that is named is returned whether it exists or not: it must.
+    None means the built-in defaults. A file that is named is returned even if it does not exist, which is an error.
     """
     if explicit is not None:
         return cwd / explicit
@@ -128,7 +128,7 @@ def load_config(explicit: Path | None, *, environ: Mapping[str, str], cwd: Path)
         return LoadedConfig(config, None, config.root, warnings)
     shown_as = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark; TOML knows none
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark, which is not TOML
     except FileNotFoundError:
         raise ConfigError(f"{shown_as}: no such configuration file") from None
     except OSError as error:

@@ -1,8 +1,8 @@
--- What a script says of itself, asked when it is loaded and not in runs.
+-- What a script declares, read when it is loaded and not in runs.
 local x = ...
 local rawget, type, next, ARRAYS = x.rawget, x.type, x.next, x.ARRAYS
 
--- Other fields are its own business and need not be plain values.
+-- Other fields are the script's own and need not be plain values.
 local DESCRIBED = {
     "name", "title", "description", "version", "tools", "arguments", "parameters", "returns", "annotations",
 }

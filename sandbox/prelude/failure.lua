@@ -1,12 +1,12 @@
--- What is told of a script's error, which may be any value.
+-- The description of a script's error, which may be any value.
 local x = ...
 local type, pcall, sub, traceback, raw_tostring = x.type, x.pcall, x.sub, x.traceback, x.tostring
 local tostring = x.need("wrapped").tostring
 
 return {
-    -- described(error, thread) -> kind, message, traceback. More than is shown: the supervisor cuts both after it has
-    -- looked for secrets, of which a cut would leave a part. Both bounds together are a third of what one message may
-    -- have beside its value (engine/workers/protocol.py): a byte that is not UTF-8 is three in the message.
+    -- described(error, thread) -> kind, message, traceback. Longer than what is shown: the supervisor cuts both after
+    -- it has searched them for secrets, as a cut secret would not be found. Both bounds together are a third of what
+    -- one message may have beside its value (engine/workers/protocol.py): a byte that is not UTF-8 becomes three.
     described = function(e, thread)
         local message
         if type(e) == "string" or type(e) == "number" then

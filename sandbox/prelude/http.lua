@@ -1,4 +1,4 @@
--- The `http` library: its arguments as one table, and the value of a basic Authorization header. The host does the rest.
+-- The `http` library: packs arguments into one table, and makes basic credentials. The host does the rest.
 local x = ...
 local host_call, base64_encode = x.host_call, x.need("base64").encode
 local error, type, next, find = x.error, x.type, x.next, x.find

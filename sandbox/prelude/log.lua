@@ -1,5 +1,5 @@
--- What a run says on its way: log lines and progress. Yields where it can; inside a callback of C (sort, gsub, a
--- metamethod) a line is kept for the next step, and progress is dropped.
+-- Log lines and progress. Yields if it can; inside a callback of C (sort, gsub, a metamethod) a line is kept for the
+-- next step, and progress is dropped.
 local x = ...
 local LOG, PROGRESS, kept_lines, method = x.LOG, x.PROGRESS, x.kept_lines, x.method
 local error, math_type, yield, isyieldable = x.error, x.math_type, x.yield, x.isyieldable
@@ -9,7 +9,7 @@ local log_left, progress_left = x.log_left, x.progress_left
 
 local function line(level, text)
     if log_left < 0 then return end
-    log_left = log_left - #text - 16       -- 16: what a line costs beside its text
+    log_left = log_left - #text - 16       -- 16: charged for a line besides its text
     if log_left < 0 then
         local left = #text + log_left
         text = sub(text, 1, left > 0 and left or 0) .. " [log truncated: limit reached]"
@@ -45,7 +45,7 @@ return {
         end
     end,
     no_secret = function(_, name)           -- the __index of `secrets`
-        if method == "" then return "secret:" .. tostring(name) end      -- described, not run: there are none yet
+        if method == "" then return "secret:" .. tostring(name) end      -- described: there are none yet
         local shown = sub(tostring(name), 1, 64)
         line("warn", "secrets." .. shown .. ": there is no such secret for this script, so it is nil")
     end,

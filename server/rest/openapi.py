@@ -50,6 +50,7 @@ KEPT = 16
 # What is rendered between two checkpoints: 2 ms.
 _AT_ONCE_BYTES = 128 * 1024
 _NAME = re.compile("<(?:path:)?([^>]+)>")
+_TO_NAMES = str.maketrans(".-", "__")
 _REFERENCE = re.compile(rb'"#/components/schemas/([A-Za-z]+)')
 # In this document it would point at a place outside of the tool's own schema. Only an operator's Python tool has any.
 _REFERS = b'"$ref"'
@@ -168,9 +169,9 @@ def _operation(method: str, rule: str, need: Need, operation: Operation, keyed: 
             each["headers"] = {**each.get("headers", {}), **_RATES}
     parts = [part for part in _NAME.sub(r"\1", rule).split("/") if part]
     found: dict[str, Any] = {
-        "operationId": "_".join([*("call" if method == "*" else method.lower(),), *parts]).replace(".", "_"),
+        "operationId": "_".join([*("call" if method == "*" else method.lower(),), *parts]).translate(_TO_NAMES),
         "summary": operation.summary,
-        "tags": [parts[0].partition(".")[0]],
+        "tags": [parts[0].strip(".").partition(".")[0]],
         "responses": responses,
     }
     parameters = [_in_path(name) for name in names] + [_in_query(each) for each in operation.query]

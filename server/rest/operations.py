@@ -130,6 +130,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /health": Operation("The state of the server", _json(ref("Health"))),
     "GET /metrics": Operation("Prometheus text", {200: {"text/plain": TEXT}}),
     "GET /openapi.json": Operation("This document", _json(ANY_OBJECT), query=(_TENANT,), lists=True),
+    "GET /.well-known/oauth-protected-resource": Operation(
+        "Where clients of MCP log in (RFC 9728)", _json(ANY_OBJECT), codes=(Code.NOT_FOUND,)
+    ),
+    "GET /.well-known/oauth-protected-resource/mcp": Operation(
+        "The same, for clients that add the path of MCP", _json(ANY_OBJECT), codes=(Code.NOT_FOUND,)
+    ),
     "GET /limits": Operation("The limits of a run, and the tenant's quotas", _json(ref("Limits")), query=(_TENANT,)),
     "GET /usage": Operation("The usage of the tenant's runs", _USAGE, query=(_FORMAT, _TENANT)),
     "GET /audit": Operation(

@@ -86,6 +86,6 @@ async def _change(
     service: "Service", root: Root, action: Action, exchange: Exchange, name: str, version: str
 ) -> Answer:
     if await read_object(exchange):
-        raise Problem(Code.BAD_REQUEST, "this takes no body: the version that is meant is in the address")
+        raise Problem(Code.BAD_REQUEST, "this takes no body: the URL names the version")
     changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action)
     return json_answer(changed)

@@ -11,7 +11,7 @@ from bench_support import MACHINE, account_of, result_for
 from benchmarks.load.account import Answer, Recorder
 from benchmarks.load.progress import Progress
 from benchmarks.load.schedule import Load, Request
-from benchmarks.report.live import shown
+from benchmarks.report.live import as_text
 from benchmarks.report.page import page, ramp_page
 from benchmarks.report.text import milliseconds, plain, report
 from benchmarks.scenario import Ask
@@ -155,7 +155,7 @@ def test_of_many_tenants_the_busiest_are_shown() -> None:
     ask = Ask(name="noop", kind="agent", what="noop")
     for number in range(50):
         for _ in range(50 - number):
-            account.left(1.0, 1.0)
+            account.sent(1.0, 1.0)
             account.ended(Request(ask, f"tenant-{number}", 0), 1.0, 1.01, Answer(outcome="ok"))
     text = report(result_for(account))
     assert "tenant-0 " in text
@@ -173,13 +173,13 @@ def test_a_moment_of_a_load_is_three_lines() -> None:
     progress.recent.record(0.010)
     progress.outcomes.update(ok=1200, queue_full=3)
     progress.errors, progress.in_flight = 3, 7
-    lines = shown(progress, 4.0, Load(rate=100, duration_s=10, warm_up_s=5), "noop, run").splitlines()
+    lines = as_text(progress, 4.0, Load(rate=100, duration_s=10, warm_up_s=5), "noop, run").splitlines()
     assert lines[0] == "noop, run: warm-up, 4 of 15 s"
     assert "1 answers, p50 10.0" in lines[1]
     assert "7 under way" in lines[1]
     assert lines[2].strip() == "so far: ok 1,200, queue_full 3; errors 3, dropped 0"
-    assert "measuring, 5 of 15 s" in shown(Progress(), 5.0, Load(duration_s=10, warm_up_s=5), "x")
-    assert "waiting for the last answers, 15 of" in shown(Progress(), 20.0, Load(duration_s=10, warm_up_s=5), "x")
+    assert "measuring, 5 of 15 s" in as_text(Progress(), 5.0, Load(duration_s=10, warm_up_s=5), "x")
+    assert "waiting for the last answers, 15 of" in as_text(Progress(), 20.0, Load(duration_s=10, warm_up_s=5), "x")
 
 
 @pytest.mark.parametrize(("number", "shown_as"), [(50.0, "50"), (1e6, "1,000,000"), (0.1236, "0.124"), (0.0, "0")])

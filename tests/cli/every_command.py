@@ -106,7 +106,7 @@ LINES: tuple[Line, ...] = (
 
 # Commands that run until they are stopped or measure something, with what holds for them elsewhere.
 APART = {
-    ("serve",), ("agent", "dev"), ("tool", "dev"), ("bench", "run"), ("bench", "http"), ("bench", "mcp"),
+    ("serve",), ("demo",), ("agent", "dev"), ("tool", "dev"), ("bench", "run"), ("bench", "http"), ("bench", "mcp"),
     ("bench", "ramp"), ("bench", "compare"),
 }  # fmt: skip
 

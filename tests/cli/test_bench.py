@@ -113,7 +113,7 @@ def test_a_load_of_which_nothing_succeeds_is_exit_code_1(url: str, capsys: pytes
     assert bench("http", f"{url}/fails", *QUICK) == 1
     printed = capsys.readouterr()
     assert "queue_full" in printed.out
-    assert "not one request ended as the scenario expects" in printed.err
+    assert "no request ended as the scenario expects" in printed.err
 
 
 def test_a_load_of_which_nothing_is_sent_in_time_is_exit_code_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_a_load_of_which_nothing_is_sent_in_time_is_exit_code_1(url: str, capsys
     assert bench("http", url, *words) == 1
     printed = capsys.readouterr()
     assert "no request ended in the measured time" in printed.out
-    assert "not one request ended as the scenario expects" in printed.err
+    assert "no request ended as the scenario expects" in printed.err
 
 
 def test_a_result_that_is_not_valid_is_exit_code_1_and_says_why(
@@ -186,7 +186,7 @@ def test_a_ramp_finds_a_rate_and_tells_every_step(url: str, tmp_path: Path, caps
     words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--fail-if", "p50>10s")
     assert bench("ramp", "http", url, *words, "--json", "r.json", "--html", "r.html") == 0
     printed = capsys.readouterr()
-    assert "40 a second hold, which is the highest rate" in printed.out
+    assert "40 a second hold, the highest rate" in printed.out
     assert "20 a second: holds" in printed.err
     answer = json.loads((tmp_path / "r.json").read_text())
     assert (answer["ramp"], answer["highest_rate"], answer["limited_by_to"]) == (True, 40, True)
@@ -207,10 +207,10 @@ def test_a_ramp_that_ends_with_the_testers_own_lateness_says_so(
     words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--precision", "100%")
     assert bench("ramp", "http", url, *words, "--fail-if", "p50>10s") == 0
     said = capsys.readouterr().out
-    assert "20 a second (to 100%).\nIt was the tester that kept up with no more: at 40 a second the tester was" in said
+    assert "20 a second (to 100%).\nThe tester itself was the limit: at 40 a second the tester was" in said
     assert bench("ramp", "http", url, *words, "--fail-if", "outcome.ok>3", "--fail-if", "errors>99%") == 0
     said = capsys.readouterr().out
-    assert "It was the tester" not in said
+    assert "The tester itself" not in said
     assert said.splitlines()[-1].startswith("At 40 a second outcome.ok>3: outcome.ok is 4")
 
 
@@ -222,7 +222,7 @@ def test_a_ramp_whose_first_rate_the_tester_cannot_keep_blames_no_threshold(
     assert bench("ramp", "http", url, *words, "--fail-if", "p50>10s") == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert "p50>10s" not in last
-    assert "the tester that kept up with no more: at 20 a second the tester was late by 34 ms." in last
+    assert "The tester itself was the limit: at 20 a second the tester was late by 34 ms." in last
 
 
 def test_a_ramp_that_is_interrupted_at_once_does_not_say_that_no_rate_holds(
@@ -233,7 +233,7 @@ def test_a_ramp_that_is_interrupted_at_once_does_not_say_that_no_rate_holds(
     async def interrupted(plan: Any, watch: Any) -> dict[str, Any]:
         return await measured(plan, watch) | {"interrupted": True}
 
-    monkeypatch.setattr("benchmarks.bench.measure", interrupted)
+    monkeypatch.setattr("cli.commands.bench.measure", interrupted)
     assert bench("ramp", "http", url, "--duration", "100ms") == 130
     assert capsys.readouterr().out == "Interrupted before a rate held.\n"
 
@@ -251,8 +251,8 @@ def test_two_results_are_compared(url: str, tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(("text", "reason"), [
-    ("", "not JSON"), ("[]", "no result of"), ('{"schema": 2, "series": 1}', "no result of"),
-    ('{"ramp": true}', "the result of a ramp"), ('{"schema": 1, "series": {}}', "no result of"),
+    ("", "not JSON"), ("[]", "not a result of"), ('{"schema": 2, "series": 1}', "not a result of"),
+    ('{"ramp": true}', "the result of a ramp"), ('{"schema": 1, "series": {}}', "not a result of"),
 ])  # fmt: skip
 def test_what_is_no_result_cannot_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
@@ -275,7 +275,7 @@ def test_scenarios_are_listed_printed_and_copied(tmp_path: Path, capsys: pytest.
     assert bench("scenarios", "churn", "--copy", "mine") == 0
     assert (tmp_path / "mine/churn.lua").exists()
     assert bench("scenarios", "churn") == 0
-    assert "needs nothing beside what a server has" in capsys.readouterr().out
+    assert "needs no addition to a server's configuration" in capsys.readouterr().out
     assert bench("scenarios", "cpu", "--copy", "mine") == 2
     assert "exists and is left as it is" in capsys.readouterr().err
 

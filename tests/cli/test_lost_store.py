@@ -9,7 +9,7 @@ from every_command import begin
 
 
 def warnings(engine: Engine) -> list[str]:
-    return [text for text in engine("doctor", "--json").json["warnings"] if "knows nothing" in text]
+    return [text for text in engine("doctor", "--json").json["warnings"] if "not in the control store" in text]
 
 
 @pytest.mark.parametrize("how", ["emptied", "missing"])
@@ -36,7 +36,7 @@ def test_a_control_store_that_was_lost_beside_tenants_files_is_told(
     assert "restore it from a back-up" in told
     listed = quick("agent", "list")
     assert listed.code == 0
-    assert "knows nothing" in listed.err
+    assert "not in the control store" in listed.err
     for each in tmp_path.glob("data/engine.control.sqlite*"):
         each.unlink()
     shutil.copy(tmp_path / "kept", control)

@@ -186,5 +186,5 @@ def test_a_tool_is_published_from_a_manifest_in_json(project: Path, engine: Engi
     (project / "engine.toml").write_text(CONFIG + inline)
     assert engine("doctor", "--json").json["warnings"] == []
     assert engine("tool", "deprecate", "adder", "1").code == 0
-    assert engine("doctor", "--json").json["warnings"] == ["agent clerk: nobody provides its tool 'adder'"]
+    assert engine("doctor", "--json").json["warnings"] == ["agent clerk: its tool 'adder' does not exist"]
     assert engine("tool", "versions", "adder", "--json").json["versions"][0]["deprecated"] is True

@@ -321,7 +321,7 @@ def test_doctor_warns_of_a_tool_that_nobody_provides(project, tmp_path):
         file.write('[agents.dreamer]\ndescription = ""\ntools = ["fly"]\nsystem_prompt = "p"\n')
     ended = project("doctor")
     assert ended.code == 0
-    assert "! agent dreamer: nobody provides its tool 'fly'\n" in ended.out
+    assert "! agent dreamer: its tool 'fly' does not exist\n" in ended.out
 
 
 def test_doctor_reports_another_embedder(project, tmp_path):
@@ -348,7 +348,7 @@ def test_doctor_makes_nothing_where_there_is_nothing(engine, tmp_path):
     ended = engine("doctor")
     assert ended.code == 0
     assert "built-in defaults" in ended.out
-    assert "not there yet" in ended.out
+    assert "does not exist yet" in ended.out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -202,7 +202,7 @@ def test_tenants_of_long_ago_are_forgotten_and_those_of_now_are_not() -> None:
         ledger.request(f"t{number}", bound, 0.0)
     ledger.request("now", bound, 1000.0)
     ledger.request("now", bound, 1000.0)
-    assert len(ledger._accounts) == 1
+    assert len(ledger._meters) == 1
     assert ledger.request("now", bound, 1000.0) is not None
 
 

@@ -58,7 +58,7 @@ async def test_a_real_worker_has_loaded_only_that_too(monkeypatch: pytest.Monkey
             RunRequest(
                 tenant=DEFAULT_TENANT,
                 name="modules",
-                script=Script.of("t.lua", faulty_script("modules")),
+                script=Script.from_source("t.lua", faulty_script("modules")),
                 root="agent",
                 method="resolve",
                 limits=opened.limits_for({}, DEFAULT_TENANT),
@@ -83,7 +83,7 @@ def test_the_supervisors_side_never_loads_what_runs_inside_a_worker(module: str)
 def test_the_wire_loads_nothing_of_the_rest() -> None:
     wire = (
         "sandbox.wire.frame",
-        "sandbox.wire.kept",
+        "sandbox.wire.script_cache",
         "sandbox.wire.messages",
         "sandbox.wire.limits",
         "sandbox.wire.outcome",

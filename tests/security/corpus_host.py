@@ -130,7 +130,7 @@ class Host:
         request = RunRequest(
             tenant=tenant,
             name=name,
-            script=Script.of(name, source),
+            script=Script.from_source(name, source),
             root="agent",
             method=method,
             args=(args or {}, config or {}),

@@ -27,7 +27,7 @@ def request(engine: Engine, tenant: str, secret: str) -> RunRequest:
     return RunRequest(
         tenant=Tenant(tenant),
         name="keeper",
-        script=Script.of("keeper.lua", KEEPS_ITS_SECRET),
+        script=Script.from_source("keeper.lua", KEEPS_ITS_SECRET),
         root="agent",
         method="resolve",
         args=({"secret": secret}, {}),

@@ -146,7 +146,7 @@ class FakeService:
         ]
         self.agents = {agent.name: agent for agent in agents}
 
-    def at_hand(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
+    def published(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:
@@ -282,7 +282,7 @@ async def serving(
     settings = service.loaded.config.server
     if max_connections is not None:
         settings = settings.model_copy(update={"max_connections": max_connections})
-    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)  # type: ignore[arg-type]
+    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
     async with (
         await listen("127.0.0.1", 0) as listener,
         open_app(service, settings, "127.0.0.1", mcp) as guard,  # type: ignore[arg-type]

@@ -148,7 +148,7 @@ async def test_a_body_of_another_type_is_415(server: Running) -> None:
     "path",
     ["/", "//", "/nowhere", "/health/", "/tools", "/tools/", "/tools//echo", "/tools/a/b", "/tools/%2e%2e/x", "/agents",
      "/agents/helper/prompt/x", "/agents//prompt", "/static/x", "/favicon.ico",
-     "/.well-known/oauth-protected-resource", "/mcp/x", "/%00", "/%ff%fe", "/%F0%9F%90%9F", "/" + "a" * 5000],
+     "/.well-known/oauth-authorization-server", "/mcp/x", "/%00", "/%ff%fe", "/%F0%9F%90%9F", "/" + "a" * 5000],
 )  # fmt: skip
 async def test_an_unknown_path_is_404_in_the_envelope(server: Running, path: str) -> None:
     for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):

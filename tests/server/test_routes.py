@@ -23,7 +23,7 @@ from engine.errors import Problem
 from server.http.asgi import Exchange
 from server.http.routes import Need, Route, Table
 from server.problems import Answer, json_answer
-from server.rest.routes import Rest
+from server.rest.routes import Rest, Routes
 
 OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, AUDIT, METRICS, OPERATOR = (
     "open", "any key", "use", "publish", "publish or admin", "admin", "audit", "metrics", "operator",
@@ -31,6 +31,8 @@ OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, AUDIT, METRICS, OPERATOR = (
 
 ROUTES = {
     "GET /health": OPEN,
+    "GET /.well-known/oauth-protected-resource": OPEN,
+    "GET /.well-known/oauth-protected-resource/mcp": OPEN,
     "GET /metrics": METRICS,
     "GET /openapi.json": KEY,
     "GET /limits": KEY,
@@ -234,7 +236,7 @@ def concrete(row: str) -> tuple[str, str]:
 
 
 def test_every_route_has_its_line_here() -> None:
-    rest = Rest(FakeService())  # type: ignore[arg-type]
+    rest = Rest(Routes(FakeService()).all())  # type: ignore[arg-type]
     assert {f"{route.method} {route.rule}" for route in rest.table.routes} == set(ROUTES)
     assert len({*ROUTES.values()}) == len(Need) == len(WITH_KEYS) == len(WITHOUT_KEYS)
 
@@ -293,7 +295,7 @@ async def test_no_other_method_of_a_path_reaches_its_handlers(server: Asked) -> 
                     refused = 204 if method == "OPTIONS" else 405
                     if path.startswith("/admin") and who != "operator":
                         refused = {"none": 401, "wrong": 401, "here": 404, "elsewhere": 404}.get(who, 403)
-                    elif who in ("none", "wrong") and path != "/health":
+                    elif who in ("none", "wrong") and ROUTES.get(f"GET {path}") != OPEN:
                         refused = 401
                     assert answer.status_code == refused, (who, method, path, answer.text)
                     if refused in (204, 405):

@@ -34,6 +34,8 @@ ELSEWHERE = {
     "chunks": "server/test_framing.py",  # a body in pieces on a raw socket
     "json": "engine/test_call_room.py",  # a host that answers a script
     "veil": "engine/test_secrets.py",
+    "token": "server/oauth/test_keys.py",  # an issuer that signs it
+    "issuer keys": "server/oauth/test_issuers.py",
 }
 
 
