@@ -15,7 +15,7 @@ ifneq ($(origin PYTHON),file)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help setup serve test quick lint types mcp-fixture bench peers soak fuzz lock clean
+.PHONY: help setup serve test quick lint types mcp-fixture bench peers soak fuzz fuzzers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -85,7 +85,7 @@ lock: ## resolve the lock files anew (needs uv on the PATH)
 	  pyproject.toml --group build --group dev -c requirements.lock -o requirements-dev.lock
 
 clean: ## remove what set-up and tests left
-	rm -rf .venv .venv-* .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .peers .fuzzers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/http_soak.py $(SOAK)
@@ -95,4 +95,10 @@ soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it att
 fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minutes), and every property with 1,000 examples
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/fuzz.py $(FUZZ)
-	@HYPOTHESIS_PROFILE=explore exec $(BIN)/python -m pytest -q -n auto --dist worksteal -m hypothesis
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n auto --dist worksteal -m hypothesis
+	@test ! -x .fuzzers/bin/schemathesis || exec $(BIN)/python tests/long/fuzz_http.py $(FUZZ_HTTP)
+
+# What tests the description of the API: 30 packages that nothing else here needs.
+fuzzers: ## install schemathesis into .fuzzers; make fuzz then sends 10,000 requests of GET /openapi.json as well
+	@test -x .fuzzers/bin/python || $(PYTHON) -m venv .fuzzers
+	@.fuzzers/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5

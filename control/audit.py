@@ -27,6 +27,8 @@ FLUSH_EVERY_S = 0.5
 ROWS_A_FLUSH = 20
 # Rows of denied calls per tenant; older ones are deleted.
 ROWS_KEPT = 1000
+# No row has a higher number.
+_MOST_ROWS = 2**63 - 1
 ACTION = "call"
 OUTCOME = "denied"
 
@@ -85,6 +87,31 @@ class AuditLog:
                 {"tenant": tenant, "since": since, "limit": limit},
             )
             return [AuditRow(*row) for row in reversed(found)]
+
+        return await self._database.read(find)
+
+    async def page(
+        self, tenant: str, *, limit: int, before: int | None = None, since: float | None = None
+    ) -> tuple[list[AuditRow], int | None]:
+        """At most `limit` of a tenant's own rows, oldest first, of those `before` a number; and the number of the page
+        before it, None where there is none.
+
+        Rows from before the tenant was created are of another one that had its name. However many rows there are, no
+        more than one page is read: `since` ends the pages, and does not search.
+        """
+
+        def find(db: apsw.Connection) -> tuple[list[AuditRow], int | None]:
+            created = rows(db, "SELECT created_at FROM tenants WHERE name = ?", (tenant,))
+            least = max([since or 0.0, *(at for (at,) in created)])
+            found = rows(
+                db,
+                "SELECT n, at, actor, action, target, outcome, tenant FROM audit "
+                "WHERE tenant = ? AND n < ? ORDER BY n DESC LIMIT ?",
+                (tenant, _MOST_ROWS if before is None else before, limit + 1),
+            )
+            shown = [row for row in found[:limit] if row[1] >= least]
+            more = len(found) > limit and len(shown) == limit
+            return [AuditRow(*row[1:]) for row in reversed(shown)], shown[-1][0] if more else None
 
         return await self._database.read(find)
 

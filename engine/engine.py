@@ -19,7 +19,7 @@ from engine.egress.secrets import EMPTY_VAULT, NO_REFERENCES, NoSecrets, Referen
 from engine.errors import Code, LimitUse, Problem, ungrouped
 from engine.host.lag import LoopWatch, watched
 from engine.metrics import Metrics
-from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, as_json, bind_quotas
+from engine.quota import BoundQuotas, Exceeded, Ledger, RequestsLeft, Totals, as_json, bind_quotas
 from engine.run import SILENT, Hearers, Prepared, RunRequest, RunResult, Usage
 from engine.scheduling.scheduler import NotAdmitted, Scheduler, Ticket
 from engine.scheduling.turns import Turn, Turns
@@ -172,6 +172,12 @@ class Engine:
             over = self._ledger.request(tenant.id, self.quotas_for(tenant), trio.current_time())
             if over is not None:
                 raise over.problem(Code.RATE_LIMITED)
+
+    def requests_left(self, tenant: Tenant) -> RequestsLeft | None:
+        """How many requests the tenant may send now; None where there is one tenant, whose requests have no quota."""
+        if self._ledger is None:
+            return None
+        return self._ledger.requests_left(tenant.id, self.quotas_for(tenant), trio.current_time())
 
     @contextmanager
     def work_for(self, tenant: Tenant) -> Iterator[None]:

@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from engine.errors import Code, LimitUse, Problem
 from engine.tenant import LimitSource, Tenant
@@ -204,8 +204,42 @@ class Window:
 
 
 @dataclass(slots=True)
+class Pace:
+    """Requests within the last second, by the clock's second and the one before it, of which a part still counts."""
+
+    second: int = 0
+    count: int = 0
+    before: int = 0
+
+    def add(self, now: float) -> None:
+        self._advance(math.floor(now))
+        self.count += 1
+
+    def used(self, now: float) -> int:
+        self._advance(math.floor(now))
+        return self.count + round(self.before * (1 - (now - self.second)))
+
+    def _advance(self, second: int) -> None:
+        if second > self.second:  # a clock that goes backwards changes nothing
+            self.before = self.count if second == self.second + 1 else 0
+            self.second, self.count = second, 0
+
+
+class RequestsLeft(NamedTuple):
+    """A tenant's bucket of requests, in whole numbers: its size, the seconds that it takes to fill, what is left in it,
+    and the seconds until it is full.
+    """
+
+    quota: int
+    window_s: int
+    left: int
+    reset_s: int
+
+
+@dataclass(slots=True)
 class _Meter:
     requests: Bucket
+    pace: Pace = field(default_factory=Pace)
     cpu_s: Window = field(default_factory=Window)
     host_calls: Window = field(default_factory=Window)
     last_used: float = 0.0
@@ -252,7 +286,20 @@ class Ledger:
             return Exceeded("requests_per_second", engine.rate, None, "engine", missing / (rate + engine.rate))
         own.take()
         engine.take()
+        meter.pace.add(now)
         return None
+
+    def requests_left(self, tenant: str, quotas: BoundQuotas, now: float) -> RequestsLeft:
+        """The tenant's bucket as it is now."""
+        rate, size = quotas["requests_per_second"], quotas["burst"]
+        meter = self._meters.get(tenant)
+        level = size
+        if meter is not None:
+            own = meter.requests
+            level = min(size, own.level + max(0.0, now - own.at) * rate)
+        # As `wait_s` has it: a level a hair below a whole number counts as that number.
+        left = math.floor(level + 1e-9)
+        return RequestsLeft(int(size), math.ceil(size / rate), left, math.ceil((size - level) / rate))
 
     def may_begin(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
         """The quota by the minute that keeps a run of this tenant from starting now, or None."""
@@ -276,11 +323,15 @@ class Ledger:
         return None
 
     def used(self, tenant: str, now: float) -> dict[str, float]:
-        """The tenant's use of `cpu_seconds_per_minute` and `host_calls_per_minute`."""
+        """The tenant's use of the quotas that are counted here: of the bucket, within a second or a minute."""
         meter = self._meters.get(tenant)
         if meter is None:
-            return {"cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+            return {"requests_per_second": 0, "burst": 0, "cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+        own = meter.requests
+        level = min(own.size, own.level + max(0.0, now - own.at) * own.rate)
         return {
+            "requests_per_second": meter.pace.used(now),
+            "burst": math.ceil(own.size - level),
             "cpu_seconds_per_minute": round(meter.cpu_s.used(now), 3),
             "host_calls_per_minute": int(meter.host_calls.used(now)),
         }

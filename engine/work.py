@@ -116,6 +116,11 @@ WORK: dict[str, WorkSpec] = {
             "a description 16 KiB; answers as limits.output_bytes", "the tenant's CPU seconds",
         ),
         WorkSpec(
+            "description", "the OpenAPI description of what a key may call is rendered",
+            1024 * 1024, None, "the schemas of tools and agents together; kept until one changes "
+            "(server/rest/openapi.py)", "the tenant's CPU seconds",
+        ),
+        WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
             "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "

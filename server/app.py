@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,14 @@ from agents.calls import Calls
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from engine.host.process import prepare_process
+from engine.tenant import Tenant
 from server import logs
 from server.about import listening, loaded_lines
 from server.http.access import Access, is_loopback
 from server.http.asgi import App, Receive, Scope, Send, exchange_of, send_answer
 from server.http.auth import Auth
 from server.http.guard import Guard
+from server.http.rates import rate_headers
 from server.logs import log
 from server.mcp.endpoint import Mcp
 from server.problems import problem_answer
@@ -60,17 +62,31 @@ async def open_app(
     engine = service.engine
     control = service.control if service.loaded.config.tenants.enabled else None
     answering = rest.Rest(rest.Routes(service).all())
+
+    def rates(tenant: Tenant) -> Iterable[tuple[bytes, bytes]]:
+        left = engine.requests_left(tenant)
+        return () if left is None else rate_headers(left)
+
     async with opened_tokens(service) as tokens:
         auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge, tokens)
-        async with open_front(service, answering, auth, settings, bind_host, mcp) as guard:
+        async with open_front(service, answering, auth, settings, bind_host, mcp, rates) as guard:
             yield guard
 
 
 @asynccontextmanager
 async def open_front(
-    calls: Calls, answering: rest.Rest, auth: Auth, settings: ServerConfig, bind_host: str, mcp: Mcp | None = None
+    calls: Calls,
+    answering: rest.Rest,
+    auth: Auth,
+    settings: ServerConfig,
+    bind_host: str,
+    mcp: Mcp | None = None,
+    rates: Callable[[Tenant], Iterable[tuple[bytes, bytes]]] = lambda tenant: (),
 ) -> AsyncIterator[Guard]:
-    """REST and MCP behind the guard, for agents and tools that may run elsewhere. Errors propagate as in `open_app`."""
+    """REST and MCP behind the guard, for agents and tools that may run elsewhere. Errors propagate as in `open_app`.
+
+    `rates` has the headers that say how many requests a tenant may send.
+    """
     speaking = mcp or Mcp(calls, max_body_bytes=settings.max_body_bytes)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +106,10 @@ async def open_front(
             await send_answer(problem_answer(problem), send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
-    guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
+    guard = Guard(
+        route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s,
+        rates=rates,
+    )  # fmt: skip
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)
         yield guard

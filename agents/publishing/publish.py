@@ -39,6 +39,9 @@ Action = Literal["activate", "approve", "deprecate"]
 # The scope that each action requires. Approving grants what a version requests, so the uploader's scope is not enough.
 SCOPE: dict[Action, Scope] = {"activate": "publish", "approve": "admin", "deprecate": "publish"}
 
+# What is published may be read by those who upload it, and by those who approve it.
+READ: tuple[Scope, ...] = ("publish", "admin")
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -96,10 +99,33 @@ class Deciding:
 
     async def history(self, tenant: Tenant, who: Identity, root: Root, name: str) -> list[dict[str, Any]]:
         """Every version of a name, the newest first. Raises Problem: forbidden, not_found."""
-        require(who, "publish", "admin")
+        require(who, *READ)
         return await self._versions.history(
             tenant.id, root, name, self._free(tenant), charge=partial(self._charge, tenant)
         )
+
+    async def show(self, tenant: Tenant, who: Identity, root: Root, name: str, version: str) -> dict[str, Any]:
+        """A version with its manifest, its files and what it changes. Raises Problem: forbidden, not_found."""
+        require(who, *READ)
+        return await self._versions.show(
+            VersionId(tenant.id, root, name, version), self._free(tenant), charge=partial(self._charge, tenant)
+        )
+
+    async def changes(
+        self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, against: str
+    ) -> dict[str, Any]:
+        """What a version changes, beside another one of its name. Raises Problem: forbidden, not_found."""
+        require(who, *READ)
+        which = VersionId(tenant.id, root, name, version)
+        return await self._versions.changes(which, against, charge=partial(self._charge, tenant))
+
+    async def file(
+        self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, path: str
+    ) -> tuple[str, bytes]:
+        """The digest of a version, and one of its files. Raises Problem: forbidden, not_found."""
+        require(who, *READ)
+        which = VersionId(tenant.id, root, name, version)
+        return await self._versions.file(which, path, charge=partial(self._charge, tenant))
 
     async def _changed(self, tenant: Tenant) -> None:
         """Update the registry after a change of the tenant's versions."""

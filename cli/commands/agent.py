@@ -10,7 +10,7 @@ from agents.service import Service
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs
 from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
-from cli.scripts.publish import add_to
+from cli.scripts import publish, versions
 from cli.scripts.run import Answered, Kind, call_once, script_path, service_for
 from engine.tenant import Tenant
 
@@ -111,4 +111,5 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     begin(AGENTS, name, load(config))
 
 
-add_to(app, "agent")
+publish.add_to(app, "agent")
+versions.add_to(app, "agent")

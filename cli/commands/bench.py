@@ -288,8 +288,11 @@ async def _once(plan: Plan, keeping: Keeping) -> int:
         return INTERRUPTED
     if holding:
         return FAILED
-    if result["measured"] and not result["expected"]:
+    if not result["expected"]:
         note("error: no request ended as the scenario expects")
+        return FAILED
+    if not result["valid"]:
+        note(f"error: the result is not valid: {'; '.join(result['invalid_because'])}")
         return FAILED
     return OK
 
@@ -338,17 +341,27 @@ def _answer(answer: dict[str, Any]) -> str:
     if answer["highest_rate"] is None:
         if answer["interrupted"]:
             return "Interrupted before a rate held."
-        return f"Not even the first rate holds: {rules}."
+        return f"Not even the first rate holds. {_ended_by(answer['steps'])}"
     rate = f"{answer['highest_rate']:.4g}"
     if answer["interrupted"]:
         return f"Interrupted. The highest rate that held so far: {rate} a second."
     if answer["limited_by_to"]:
         return f"{rate} a second hold, the highest rate to try (--to)."
     found = f"Highest rate at which none of {rules} holds: {rate} a second (to {answer['precision']:.0%})."
-    beyond = [step for step in answer["steps"] if step["rate"] > answer["highest_rate"]]
-    if all(step["because"] == step["result"]["invalid_because"] for step in beyond if not step["held"]):
-        found += "\nThe tester itself was the limit: the target may hold a higher rate."
-    return found
+    return f"{found}\n{_ended_by([step for step in answer['steps'] if step['rate'] > answer['highest_rate']])}"
+
+
+def _ended_by(steps: list[dict[str, Any]]) -> str:
+    """What ended a ramp, of the steps beyond the highest rate that held: why the lowest of them failed, the last time.
+
+    Not the thresholds alone: a step also fails where the tester was the bottleneck, whatever the target does.
+    """
+    failed = [step for step in steps if not step["held"]]
+    lowest = [step for step in failed if step["rate"] == min(each["rate"] for each in failed)][-1]
+    why = f"at {lowest['rate']:.4g} a second {'; '.join(lowest['because'])}."
+    if any(step["because"] != step["result"]["invalid_because"] for step in failed):
+        return why[0].upper() + why[1:]
+    return f"The tester itself was the limit: {why} The target may hold a higher rate."
 
 
 def _without_series(result: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from agents.tool import ToolInfo
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs
 from cli.output import DESCRIPTION_WIDTH, FAILED, Exit, indented, say_json, shortened, table
-from cli.scripts.publish import add_to
+from cli.scripts import publish, versions
 from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for
 from engine.config import LoadedConfig, ScriptEntry
 from engine.tenant import Tenant
@@ -109,8 +109,7 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
             tools = service.list_tools(who)
             types = [_type(service, who, tool) for tool in tools]
     if as_json:
-        fields = {"name", "description", "builtin", "parameters"}
-        say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
+        say_json({"tools": [tool.model_dump(mode="json") for tool in tools]})
         return
     table(
         (
@@ -158,4 +157,5 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     begin(TOOLS, name, load(config))
 
 
-add_to(app, "tool")
+publish.add_to(app, "tool")
+versions.add_to(app, "tool")

@@ -62,8 +62,8 @@ def _changing(root: Root, action: Action) -> Callable[..., Awaitable[None]]:
         config: ConfigPath = None,
         as_json: AsJson = False,
     ) -> None:
-        async with _deciding(config, tenant) as (deciding, whose, who):
-            _show(root, await deciding.change(whose, who, root, name, version, action), as_json=as_json)
+        async with deciding(config, tenant) as (decisions, whose, who):
+            _show(root, await decisions.change(whose, who, root, name, version, action), as_json=as_json)
 
     return change
 
@@ -83,8 +83,8 @@ async def _publish(root: Root, folder: Path, tenant: str, config: Path | None, *
 
 
 async def _versions(root: Root, name: str, tenant: str, config: Path | None, *, as_json: bool) -> None:
-    async with _deciding(config, tenant) as (deciding, whose, who):
-        found = await deciding.history(whose, who, root, name)
+    async with deciding(config, tenant) as (decisions, whose, who):
+        found = await decisions.history(whose, who, root, name)
     if as_json:
         say_json({"versions": found})
         return
@@ -99,7 +99,7 @@ async def _versions(root: Root, name: str, tenant: str, config: Path | None, *, 
 
 
 @asynccontextmanager
-async def _deciding(config: Path | None, tenant: str) -> AsyncIterator[tuple[Deciding, Tenant, Identity]]:
+async def deciding(config: Path | None, tenant: str) -> AsyncIterator[tuple[Deciding, Tenant, Identity]]:
     """The decisions about versions, on the control store only: they need no worker."""
     loaded = load(config)
     limits = loaded.config.limits
@@ -132,11 +132,18 @@ def _show(root: Root, version: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         say_json(version)
         return
-    named = f"{version['name']} {version['version']}"
-    say(f"{root.capitalize()} {named} ({version['digest'][:_DIGEST_SHOWN]}): {_state(version)}")
+    say(described(root, version))
     if version["asks"]:
+        named = f"{version['name']} {version['version']}"
         say(f"It asks for more than was approved: {_asks(version)}")
+        say(f"To see it, with what it changes: engine {root} show {named}")
         say(f"To approve that: engine {root} approve {named}")
+
+
+def described(root: "Root", version: dict[str, Any]) -> str:
+    """One version and its state, in a line."""
+    named = f"{version['name']} {version['version']}"
+    return f"{root.capitalize()} {named} ({version['digest'][:_DIGEST_SHOWN]}): {_state(version)}"
 
 
 def _state(version: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import apsw
 from control.audit import AuditLog
 from control.database import Database, Work
 from control.identity import Identity
-from control.versions import rows
+from control.versions import contents, rows
 from control.versions.grants import Grants
 from control.versions.records import ActiveVersion, Added, NewVersion, StoredVersion, Version, VersionId
 from engine.errors import Problem
@@ -66,6 +66,32 @@ class Versions:
             return [each.as_json() for each in rows.standings(db, tenant, found, free)]
 
         with _timed(find, charge) as timed:
+            return await self._database.read(timed)
+
+    async def show(self, which: VersionId, free: Grants, *, charge: Charge) -> dict[str, Any]:
+        """One version as lists show it, with its manifest, its files, and what it changes. Raises Problem not_found."""
+
+        def find(db: apsw.Connection) -> dict[str, Any]:
+            standing = rows.standing(db, which.tenant, rows.existing(db, which), free)
+            against = contents.compared_with(db, which)
+            return {
+                **standing.as_json(),
+                **contents.manifest(db, which),
+                "files": contents.files(db, which),
+                "changes": None if against is None else contents.changes(db, which, against),
+            }
+
+        with _timed(find, charge) as timed:
+            return await self._database.read(timed)
+
+    async def changes(self, which: VersionId, against: str, *, charge: Charge) -> dict[str, Any]:
+        """What a version changes, beside another one of its name. Raises Problem not_found."""
+        with _timed(lambda db: contents.changes(db, which, against), charge) as timed:
+            return await self._database.read(timed)
+
+    async def file(self, which: VersionId, path: str, *, charge: Charge) -> tuple[str, bytes]:
+        """The digest of a version, and one of its files. Raises Problem not_found."""
+        with _timed(lambda db: contents.file(db, which, path), charge) as timed:
             return await self._database.read(timed)
 
     async def has_content(self, tenant: str, digest: str) -> bool:

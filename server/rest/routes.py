@@ -21,13 +21,15 @@ from sandbox.wire.limits import MIB, SPECS
 from server.about import engine_version
 from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.http.body import read_object, unwrap
+from server.http.etags import ETag
 from server.http.routes import ANY, Found, Need, Route, Table, not_taken, options
 from server.http.target import MCP_PATH
 from server.logs import report
 from server.problems import Answer, body_answer, encode, encoding, internal, json_answer, problem_answer, render_cpu_s
-from server.rest import publish, usage
+from server.rest import audit, publish, usage
 from server.rest.admin import Admin
 from server.rest.oauth import OAuth
+from server.rest.openapi import OpenApi
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -47,25 +49,33 @@ _LISTED_AT_ONCE = 512 * 1024
 
 _METRICS = CONTENT_TYPE_LATEST.encode()
 
+# The path of MCP: another application answers it.
+_MCP = Route(ANY, MCP_PATH, Need.USE)
+
 
 class Routes:
     """The handlers of one service, and the one list of their routes. Handlers are independent of Quart."""
 
     def __init__(self, service: "Service") -> None:
         self._service = service
+        self.openapi = OpenApi(service, FLAT_TOOLS)
 
     def all(self) -> tuple[Route, ...]:
-        """Every route."""
-        return (
+        """Every route but MCP's."""
+        rows = (
             Route("GET", "/health", Need.NOTHING, self.health),
             Route("GET", "/metrics", Need.METRICS, self.show_metrics),
+            Route("GET", "/openapi.json", Need.KEY, self.openapi.show),
             Route("GET", "/limits", Need.KEY, self.show_limits),
             *Calling(self._service).routes(),
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
+            *audit.routes(self._service, time.time),
             *OAuth(self._service).routes(),
         )
+        self.openapi.rows = (*rows, _MCP)
+        return rows
 
     async def health(self, exchange: Exchange) -> Answer:
         service = self._service
@@ -143,17 +153,23 @@ class Calling:
 
 
 async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> Answer:
-    """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each."""
-    parts, size = [], 0
+    """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each.
+
+    Its tag is of the parts, which are made anew each time: the client is spared the bytes, not the server the work.
+    """
+    parts, size, tag = [], 0, ETag()
     began_s = time.thread_time()
     for item in items:
         parts.append(encode(item.model_dump()))
+        tag.add(parts[-1])
         size += len(parts[-1])
         if size >= _LISTED_AT_ONCE:
             exchange.charge(time.thread_time() - began_s)
             await trio.lowlevel.checkpoint()
             size, began_s = 0, time.thread_time()
-    return body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts)))
+    if tag.is_known(exchange.headers):
+        return tag.unchanged()
+    return tag.on(body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts))))
 
 
 async def _charged(exchange: Exchange, value: Any, run: RunResult | None) -> Answer:
@@ -175,7 +191,7 @@ class Rest:
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self.mcp = Route(ANY, MCP_PATH, Need.USE)
+        self.mcp = _MCP
         self.table = Table((*routes, self.mcp))
         self.quart = _quart(routes)
 

@@ -57,6 +57,22 @@ def test_the_page_has_the_figures_and_loads_nothing() -> None:
         assert part in links.text
 
 
+def test_no_fact_is_shown_as_json_and_the_page_follows_the_readers_colours() -> None:
+    deep: Any = "leaf"
+    for _ in range(2_000):
+        deep = {"in": [deep]}
+    html = page(
+        result(config={"limits": {"cpu_s": 1, "on": True, "none": {}}}, server={"layers": ["a", "b"], "x": deep})
+    )
+    text = read(html).text
+    assert '{"' not in text
+    for part in ("configuration", "limits", "cpu s", "yes", "shares its process with the target"):
+        assert part in text
+    assert "<dt>layers</dt><dd><code>a</code>, <code>b</code></dd>" in html
+    assert "@media (prefers-color-scheme: dark)" in html
+    assert "color-scheme: light dark" in html
+
+
 def test_every_curve_is_well_formed_and_within_its_frame() -> None:
     drawings = re.findall(r"<svg.*?</svg>", page(result()), re.DOTALL)
     assert len(drawings) == 3

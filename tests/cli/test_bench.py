@@ -62,6 +62,14 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 QUICK = ("--rate", "50", "--duration", "200ms", "--warm-up", "0s")
 
 
+@pytest.fixture(autouse=True)
+def _is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether this machine is quiet enough for its figures to be valid is not what is tested here."""
+    monkeypatch.setattr("benchmarks.load.account.LAG_MATTERS_MS", 1e9)
+    monkeypatch.setattr("benchmarks.load.account.LAG_MATTERS_SHARED_MS", 1e9)
+    monkeypatch.setattr("benchmarks.load.account.BUSY_SHARE", 1e9)
+
+
 def bench(*words: str) -> int:
     return run_command(["bench", *words])
 
@@ -106,6 +114,25 @@ def test_a_load_of_which_nothing_succeeds_is_exit_code_1(url: str, capsys: pytes
     printed = capsys.readouterr()
     assert "queue_full" in printed.out
     assert "no request ended as the scenario expects" in printed.err
+
+
+def test_a_load_of_which_nothing_is_sent_in_time_is_exit_code_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """That nothing failed is no success: here the first request is due long after the end."""
+    words = ("--rate", "0.001", "--duration", "100ms", "--warm-up", "0s", "--arrivals", "poisson")
+    assert bench("http", url, *words) == 1
+    printed = capsys.readouterr()
+    assert "no request ended in the measured time" in printed.out
+    assert "no request ended as the scenario expects" in printed.err
+
+
+def test_a_result_that_is_not_valid_is_exit_code_1_and_says_why(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.report.result.doubts", lambda account, tester: ["the tester was late"])
+    assert bench("http", url, *QUICK, "--fail-if", "errors>0") == 1
+    printed = capsys.readouterr()
+    assert "NOT VALID" in printed.out
+    assert printed.err.splitlines()[-1] == "error: the result is not valid: the tester was late"
 
 
 def test_json_on_standard_output_is_all_that_is_there(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,11 +182,7 @@ def test_cold_tells_first_calls_from_later_ones(tmp_path: Path, capsys: pytest.C
     assert "first call" in capsys.readouterr().out
 
 
-def test_a_ramp_finds_a_rate_and_tells_every_step(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Whether this machine is quiet enough to be believed is not what is tested here.
-    monkeypatch.setattr("benchmarks.load.account.LAG_MATTERS_MS", 1e9)
+def test_a_ramp_finds_a_rate_and_tells_every_step(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--fail-if", "p50>10s")
     assert bench("ramp", "http", url, *words, "--json", "r.json", "--html", "r.html") == 0
     printed = capsys.readouterr()
@@ -171,7 +194,7 @@ def test_a_ramp_finds_a_rate_and_tells_every_step(
     assert [step["rate"] for step in answer["steps"]] == [20, 40]
     assert "Latency by rate" in (tmp_path / "r.html").read_text()
     assert bench("ramp", "http", f"{url}/fails", *words) == 1
-    assert "Not even the first rate holds" in capsys.readouterr().out
+    assert "Not even the first rate holds. At 20 a second errors>1%: errors" in capsys.readouterr().out
 
 
 def test_a_ramp_that_ends_with_the_testers_own_lateness_says_so(
@@ -183,9 +206,23 @@ def test_a_ramp_that_ends_with_the_testers_own_lateness_says_so(
     monkeypatch.setattr("benchmarks.report.result.doubts", late)
     words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40", "--precision", "100%")
     assert bench("ramp", "http", url, *words, "--fail-if", "p50>10s") == 0
-    assert "20 a second (to 100%).\nThe tester itself was the limit" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "20 a second (to 100%).\nThe tester itself was the limit: at 40 a second the tester was" in said
     assert bench("ramp", "http", url, *words, "--fail-if", "outcome.ok>3", "--fail-if", "errors>99%") == 0
-    assert "The tester itself was the limit" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The tester itself" not in said
+    assert said.splitlines()[-1].startswith("At 40 a second outcome.ok>3: outcome.ok is 4")
+
+
+def test_a_ramp_whose_first_rate_the_tester_cannot_keep_blames_no_threshold(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.report.result.doubts", lambda account, tester: ["the tester was late by 34 ms"])
+    words = ("--duration", "100ms", "--warm-up", "0s", "--from", "20", "--to", "40")
+    assert bench("ramp", "http", url, *words, "--fail-if", "p50>10s") == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "p50>10s" not in last
+    assert "The tester itself was the limit: at 20 a second the tester was late by 34 ms." in last
 
 
 def test_a_ramp_that_is_interrupted_at_once_does_not_say_that_no_rate_holds(

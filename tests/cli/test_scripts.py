@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.tools.builtin import SEARCH
+
 pytestmark = pytest.mark.skipif(find_spec("agents.service") is None, reason="needs agents.service")
 
 CONFIG = """
@@ -224,7 +226,7 @@ def test_tool_list_shows_what_there_is(project):
 def test_tool_list_as_json_is_the_rest_body(project):
     tools = {tool["name"]: tool for tool in project("tool", "list", "--json").json["tools"]}
     assert set(tools) == {"search", "get", "sources"}
-    assert set(tools["search"]) == {"name", "description", "builtin", "parameters"}
+    assert tools["search"] == SEARCH.model_dump()
     assert tools["search"]["builtin"] is True
     assert tools["search"]["parameters"]["required"] == ["query"]
 

@@ -16,6 +16,7 @@ from agents.documents import Documents
 from agents.tool import Called, ToolInfo
 from engine.config import Config, LoadedConfig, ServerConfig
 from engine.errors import Code, LimitUse, Problem
+from engine.quota import RequestsLeft
 from engine.tenant import BoundLimits, Tenant, bind_limits
 from server.app import listen, open_app, serve_app
 from server.http.guard import Guard
@@ -51,6 +52,7 @@ class FakeEngine:
 
     trouble: str | None = None
     workers: int = 2
+    left: RequestsLeft | None = None
 
     def health(self) -> dict[str, Any]:
         layers = [asdict(layer) for layer in self.layers]
@@ -67,6 +69,9 @@ class FakeEngine:
 
     def count_request(self, tenant: Tenant) -> None:
         pass
+
+    def requests_left(self, tenant: Tenant) -> RequestsLeft | None:
+        return self.left
 
     def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, Any]:
         return {}

@@ -25,8 +25,8 @@ from server.http.routes import Need, Route, Table
 from server.problems import Answer, json_answer
 from server.rest.routes import Rest, Routes
 
-OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
-    "open", "any key", "use", "publish", "publish or admin", "admin", "metrics", "operator",
+OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, AUDIT, METRICS, OPERATOR = (
+    "open", "any key", "use", "publish", "publish or admin", "admin", "audit", "metrics", "operator",
 )  # fmt: skip
 
 ROUTES = {
@@ -34,13 +34,18 @@ ROUTES = {
     "GET /.well-known/oauth-protected-resource": OPEN,
     "GET /.well-known/oauth-protected-resource/mcp": OPEN,
     "GET /metrics": METRICS,
+    "GET /openapi.json": KEY,
     "GET /limits": KEY,
+    "GET /audit": AUDIT,
     "GET /usage": KEY,
     "GET /tools/list": KEY,
     "GET /tools/sources": USE,
     "POST /tools/<name>": USE,
     "PUT /tools/<name>": PUBLISH,
     "GET /tools/<name>/versions": VERSIONS,
+    "GET /tools/<name>/versions/<version>": VERSIONS,
+    "GET /tools/<name>/versions/<version>/files": VERSIONS,
+    "GET /tools/<name>/versions/<version>/files/<path:path>": VERSIONS,
     "POST /tools/<name>/versions/<version>/activate": PUBLISH,
     "POST /tools/<name>/versions/<version>/approve": ADMIN,
     "POST /tools/<name>/versions/<version>/deprecate": PUBLISH,
@@ -48,6 +53,9 @@ ROUTES = {
     "POST /agents/<name>/prompt": USE,
     "PUT /agents/<name>": PUBLISH,
     "GET /agents/<name>/versions": VERSIONS,
+    "GET /agents/<name>/versions/<version>": VERSIONS,
+    "GET /agents/<name>/versions/<version>/files": VERSIONS,
+    "GET /agents/<name>/versions/<version>/files/<path:path>": VERSIONS,
     "POST /agents/<name>/versions/<version>/activate": PUBLISH,
     "POST /agents/<name>/versions/<version>/approve": ADMIN,
     "POST /agents/<name>/versions/<version>/deprecate": PUBLISH,
@@ -76,6 +84,7 @@ WITH_KEYS = {
     PUBLISH: {"publish", "operator"},
     VERSIONS: {"publish", "admin", "operator"},
     ADMIN: {"admin", "operator"},
+    AUDIT: {"admin", "operator"},
     METRICS: {"operator"},
     OPERATOR: {"operator"},
 }
@@ -88,6 +97,7 @@ WITHOUT_KEYS: dict[str, dict[str, int]] = {
     VERSIONS: {"here": 200, "elsewhere": 403},
     ADMIN: {"here": 200, "elsewhere": 403},
     METRICS: {"here": 200, "elsewhere": 403},
+    AUDIT: {"here": 404, "elsewhere": 404},
     OPERATOR: {"here": 404, "elsewhere": 404},
 }
 CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}

@@ -101,7 +101,23 @@ def _in_a_row(count: int, size: int) -> Attack:
     return Attack(f"an upload beside {count} others of {size} bytes", ("upload",), plan)
 
 
+def _described(schema: Any) -> Attack:
+    """The description of what a key may call, with a tool whose schema this is."""
+
+    def plan(place: Place) -> Plan:
+        source = tool_source(schema)
+        return Plan((Ask("GET", "/openapi.json"),), len(source), upload(place.name, source, "tools"))
+
+    return Attack("the description of a tool with a large schema", ("description",), plan)
+
+
 ATTACKS = (
+    _described(
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"description": "#/components/schemas/Key" * 20} for n in range(100)},
+        }
+    ),
     checked("unevaluatedProperties in anyOf, 12 deep", unevaluated(12), text({"a": {"x": 1}})),
     checked("unevaluatedProperties in anyOf, 18 deep", unevaluated(18), text({"a": {"x": 1}})),
     checked("unevaluatedProperties in anyOf, 29 deep", unevaluated(29), text({"a": {"x": 1}})),
