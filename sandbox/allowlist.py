@@ -75,6 +75,7 @@ NAMES: tuple[Name, ...] = (
 
 # Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
 LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "yaml": ("parse",),
     "gzip": ("compress", "decompress"),
     "template": ("render",),
     "csv": ("parse", "encode"),

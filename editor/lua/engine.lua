@@ -518,6 +518,18 @@ function gzip.compress(bytes) end
 ---@return string
 function gzip.decompress(bytes, options) end
 
+---Reads YAML (the core schema of 1.2). Not in callbacks of `table.sort` and `string.gsub`.
+yaml = {}
+
+---@class engine.YamlOptions
+---@field all? boolean              the text may hold several documents; the answer is a list of them
+
+---The value of the document in a text.
+---@param text string
+---@param options? engine.YamlOptions
+---@return any
+function yaml.parse(text, options) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, bounded by the limit `log_bytes`. Values are joined with tabs. `print` is the same as

@@ -7,7 +7,7 @@ host call is counted. One file a library; `NATIVES` is the one list. Names have 
 
 from collections.abc import Callable, Mapping
 
-from sandbox.natives import clock, gzip, hashes, regex
+from sandbox.natives import clock, gzip, hashes, regex, yaml
 from sandbox.natives.refused import Refused
 
 Native = Callable[[bytes], bytes]
@@ -19,6 +19,7 @@ NATIVES: Mapping[bytes, Native] = {
     **hashes.HASHES,
     b"regex:matches": regex.matches,
     b"time:offset": clock.offset,
+    b"yaml:parse": yaml.parse,
 }
 
 
@@ -45,6 +46,7 @@ def warm_up() -> None:
     gzip.decompress(bytes([0] * 7 + [1]) + gzip.compress(b"a"))
     hashes.warm_up()
     regex.warm_up()
+    yaml.warm_up()
 
 
 def forget() -> None:

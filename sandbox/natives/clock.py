@@ -1,14 +1,18 @@
 """The clock with its fraction, and zones by name: what Lua's `os` lacks."""
 
 import io
+import os
 import struct
 import time
 from datetime import datetime
 from importlib.machinery import PathFinder
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from sandbox.natives.refused import Refused
+
+# Else `zoneinfo` loads a module of half a megabyte to know where zones are; here they come from `tzdata`.
+os.environ.setdefault("PYTHONTZPATH", "")
+from zoneinfo import ZoneInfo
 
 # The files of the zones by name: read ahead, as a worker reads none. Half a megabyte, shared by all workers.
 _FILES: dict[str, bytes] = {}
