@@ -79,7 +79,7 @@ def test_the_interpreters_that_are_declared_are_those_that_ci_looks_for() -> Non
     declared = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
     looked_for = re.search(r"for version in (.*); do", (ROOT / ".ci/run").read_text(encoding="utf-8"))
     assert looked_for is not None
-    assert looked_for[1].split() == declared
+    assert looked_for[1].split()[: len(declared)] == declared  # it may look for a later one, which is not declared yet
     assert project["requires-python"] == f">={declared[0]}"
     told = f"Python {declared[0]} to {declared[-1]}"
     assert told in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
