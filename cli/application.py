@@ -34,8 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": (
         "doctor:doctor",
         "Check the configuration, store, embedder, scripts and sandbox layers.\n\n"
-        "Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store "
-        "cannot be used.",
+        "Exit code 1 when a script did not load or an issuer's keys cannot be fetched; 2 when a required layer is "
+        "missing, or the configuration or store cannot be used.",
     ),
     "agent": ("agent:app", "List, test, develop and create agents."),
     "tool": ("tool:app", "List, test, develop and create tools."),

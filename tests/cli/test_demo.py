@@ -73,8 +73,8 @@ def test_every_path_of_the_configuration_is_there_in_the_folder_that_was_written
     here = load_config(folder / "engine.toml", environ={}, cwd=folder).config
     there = load_config(EXAMPLES / "engine.toml", environ={}, cwd=EXAMPLES.parent).config
     assert "examples/" not in (folder / "engine.toml").read_text()
-    for name, entry in here.agents.lua.items():
-        assert (folder / entry.path).read_bytes() == (EXAMPLES.parent / there.agents.lua[name].path).read_bytes()
+    for name, entry in here.agents.script.items():
+        assert (folder / entry.path).read_bytes() == (EXAMPLES.parent / there.agents.script[name].path).read_bytes()
     assert here.db.path.is_relative_to(folder)
 
 
