@@ -78,6 +78,7 @@ NAMES: tuple[Name, ...] = (
 
 # Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
 LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "html": ("text", "select"),
     "yaml": ("parse",),
     "gzip": ("compress", "decompress"),
     "template": ("render",),

@@ -530,6 +530,26 @@ yaml = {}
 ---@return any
 function yaml.parse(text, options) end
 
+---Reads HTML as browsers do. Not in callbacks of `table.sort` and `string.gsub`.
+html = {}
+
+---@class engine.HtmlElement
+---@field tag string
+---@field attributes table<string, string>
+---@field text string
+---@field html string
+
+---The text as a person reads it: one line a block, without scripts and styles.
+---@param source string
+---@return string
+function html.text(source) end
+
+---The elements that a CSS selector matches, in the order of the source.
+---@param source string
+---@param selector string
+---@return engine.HtmlElement[]
+function html.select(source, selector) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
