@@ -98,6 +98,7 @@ ADDED: tuple[str, ...] = (
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
     "http.basic_auth",
+    "retry",
     *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
     *(call.name for call in HOST_CALLS.values() if call.library != "context"),
