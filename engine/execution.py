@@ -97,6 +97,7 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
         log_bytes=limits.log_bytes,
         value_depth=limits.value_depth,
         progress=MAX_PROGRESS,
+        timeout_s=limits.timeout_s,
     )
 
 

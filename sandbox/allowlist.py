@@ -75,6 +75,7 @@ NAMES: tuple[Name, ...] = (
 
 # Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
 LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "html": ("text", "select"),
     "yaml": ("parse",),
     "gzip": ("compress", "decompress"),
     "template": ("render",),
@@ -94,6 +95,7 @@ ADDED: tuple[str, ...] = (
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
     "http.basic_auth",
+    "retry",
     *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
     *(call.name for call in HOST_CALLS.values() if call.library != "context"),

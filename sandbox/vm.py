@@ -6,6 +6,7 @@ around each push of bytes, because a push that the allocator refuses aborts the 
 """
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +33,7 @@ MODULES = (
 
 # Libraries that a run gets if its script's text contains their names: most scripts use none, and each costs a run a
 # copy of its code. A script that computes the name gets the code when it calls the library.
-LIBRARIES = tuple(allowlist.LOADED_WHOLE)
+LIBRARIES = (*allowlist.LOADED_WHOLE, "retry")
 
 # Names of libraries with their code.
 Libraries = tuple[tuple[bytes, bytes], ...]
@@ -153,6 +154,7 @@ class VM:
             code.script, code.mode, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
             run.output_bytes, run.value_depth, run.log_bytes, run.progress,
             int.from_bytes(seed[:8], "big", signed=True), int.from_bytes(seed[8:16], "big", signed=True), seed[16:],
+            time.time() + run.timeout_s,
         )  # fmt: skip
         self._bound = self._base + run.memory_bytes
         self._lua.set_max_memory(self._bound)

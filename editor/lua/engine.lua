@@ -530,6 +530,39 @@ yaml = {}
 ---@return any
 function yaml.parse(text, options) end
 
+---Reads HTML as browsers do. Not in callbacks of `table.sort` and `string.gsub`.
+html = {}
+
+---@class engine.HtmlElement
+---@field tag string
+---@field attributes table<string, string>
+---@field text string
+---@field html string
+
+---The text as a person reads it: one line a block, without scripts and styles.
+---@param source string
+---@return string
+function html.text(source) end
+
+---The elements that a CSS selector matches, in the order of the source.
+---@param source string
+---@param selector string
+---@return engine.HtmlElement[]
+function html.select(source, selector) end
+
+---@class engine.RetryOptions
+---@field tries? integer            default 3, at most 100
+---@field base_s? number            the first wait in seconds; default 0.1, then twice the one before
+---@field max_s? number             the longest wait; default 30
+
+---Calls a function again after it raised an error, with waits between, as long as the run has time for them. `f` gets the
+---number of the try. Not in callbacks of `table.sort` and `string.gsub`.
+---@generic T
+---@param f fun(try: integer): T
+---@param options? engine.RetryOptions
+---@return T
+function retry(f, options) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
 ---Lines in the run's log, bounded by the limit `log_bytes`. Values are joined with tabs. `print` is the same as

@@ -7,7 +7,7 @@ host call is counted. One file a library; `NATIVES` is the one list. Names have 
 
 from collections.abc import Callable, Mapping
 
-from sandbox.natives import clock, gzip, hashes, regex, yaml
+from sandbox.natives import clock, gzip, hashes, html, regex, yaml
 from sandbox.natives.refused import Refused
 
 Native = Callable[[bytes], bytes]
@@ -17,6 +17,8 @@ NATIVES: Mapping[bytes, Native] = {
     b"gzip:compress": gzip.compress,
     b"gzip:decompress": gzip.decompress,
     **hashes.HASHES,
+    b"html:select": html.select,
+    b"html:text": html.text,
     b"regex:matches": regex.matches,
     b"time:offset": clock.offset,
     b"yaml:parse": yaml.parse,
@@ -45,6 +47,7 @@ def warm_up() -> None:
     clock.warm_up()
     gzip.decompress(bytes([0] * 7 + [1]) + gzip.compress(b"a"))
     hashes.warm_up()
+    html.warm_up()
     regex.warm_up()
     yaml.warm_up()
 

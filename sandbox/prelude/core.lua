@@ -373,6 +373,7 @@ env.crypto = { sha256 = stub("crypto", "sha256"), hmac_sha256 = stub("crypto", "
 -- vm.py inserts the functions that make host calls here, from the list in wire/surface.py:
 --[[host calls]]
 env.http.basic_auth = stub("http", "basic_auth")
+env.retry = stub("retry", "retry")
 -- Placeholders of secrets: filled by main; the host puts the values into requests.
 local secret_names = {}
 env.secrets = raw_setmetatable(secret_names, { __index = stub("log", "no_secret"), __metatable = false })
@@ -438,12 +439,13 @@ local thread, last_error
 local function put(bytes) inbox = bytes end
 local function give(name, code) modules[name] = code end
 
-local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_, key_)
+local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_, key_,
+        deadline_)
     source, mode, chunk_name, root, method, args_bytes = source_, mode_, name_, root_, method_, args_
     max_output, max_depth = output_, depth_
     kit.max_output, kit.max_depth, kit.log_left, kit.progress_left, kit.method = output_, depth_, log_, progress_, method_
     raw_randomseed(seed_a_, seed_b_)
-    kit.seed_a, kit.seed_b, kit.key = random(0), random(0), key_
+    kit.seed_a, kit.seed_b, kit.key, kit.deadline = random(0), random(0), key_, deadline_
     thread = create(main)
     hosts[thread] = true
 end

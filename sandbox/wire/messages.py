@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 LayerState = Literal["active", "unavailable", "off"]
 
@@ -41,6 +41,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     log_bytes: int
     value_depth: int
     progress: int
+    timeout_s: float = 0.0
 
 
 class HostReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):

@@ -51,6 +51,7 @@ def run_source(
     log_bytes: int = 64 * 1024,
     value_depth: int = 64,
     progress: int = 1000,
+    timeout_s: float = 30,
     tools: tuple[str, ...] = (),
     compiled: bool = False,
     given: bool = True,
@@ -77,6 +78,7 @@ def run_source(
             log_bytes=log_bytes,
             value_depth=value_depth,
             progress=progress,
+            timeout_s=timeout_s,
         ),
         code,
     )

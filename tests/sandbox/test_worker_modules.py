@@ -16,7 +16,7 @@ from engine.run import RunRequest, Script
 from engine.tenant import DEFAULT_TENANT
 
 # What scripts use by way of `sandbox.natives` (ADR 7).
-LIBRARIES = {"re2", "yaml"}
+LIBRARIES = {"re2", "selectolax", "yaml"}
 # lupa is compiled by Cython, whose runtime shows as two modules without files.
 ALLOWED = frozenset(sys.stdlib_module_names) | {"__main__", "sandbox", "lupa", "msgspec", "cython_runtime"} | LIBRARIES
 # Loaded by nothing that computes: each would be a way out for who has broken out of the interpreter.
