@@ -55,7 +55,7 @@ def script() -> Script:
         for number, call in enumerate(ROWS.values(), 1)
     )
     source = f"agent = {{}}\nfunction agent.resolve(row, line, context)\n{branches}return 1\nend\n"
-    return Script.of("libraries.lua", source.encode())
+    return Script.from_source("libraries.lua", source.encode())
 
 
 async def measure(runs: int, rounds: int) -> list[dict[str, Any]]:
