@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 from urllib.parse import quote
 
 import trio
@@ -18,6 +19,9 @@ from knowledge.times import from_timestamp
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
 DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
+# Of the back ends of `pathspec`, the one in Python: that in RE2 is chosen where RE2 is installed, and raises
+# UnicodeEncodeError for names that are not UTF-8.
+_BACKEND: Literal["simple"] = "simple"
 
 # 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
 DEFAULT_MAX_BYTES = 50_000_000
@@ -59,8 +63,8 @@ class FilesystemConnector:
         """Raises ValueError for an invalid pattern."""
         self._root = Path(root)
         try:
-            self._include = GitIgnoreSpec.from_lines(include_globs)
-            self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs])
+            self._include = GitIgnoreSpec.from_lines(include_globs, backend=_BACKEND)
+            self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs], backend=_BACKEND)
         except ValueError as error:
             raise ValueError(f"a glob is not valid: {error}") from None
         self._follow = follow_symlinks
