@@ -24,7 +24,9 @@ def test_what_is_compressed_comes_back_and_python_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [gzip.compress(b"a") + gzip.compress(b"b"), zlib.compress(b"ab"), gzip.compress(b"ab") + b"\0"]
+    "data",
+    [gzip.compress(b"a") + gzip.compress(b"b"), zlib.compress(b"ab"), gzip.compress(b"ab") + b"\0"],
+    ids=["two members", "zlib", "padding"],
 )
 def test_members_zlib_and_padding_are_read(data: bytes) -> None:
     assert decompress(data) == b"ab"
