@@ -223,6 +223,7 @@ def _result(prepared: Prepared, verdict: Verdict, usage: Usage, recorder: _Recor
         logs=tuple(recorder.lines),
         # The prelude cuts the line that passes the limit and adds a mark, so that it alone goes beyond.
         logs_truncated=recorder.log_bytes > request.limits.values.log_bytes,
+        replaced=verdict.replaced,
     )
 
 

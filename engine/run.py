@@ -153,7 +153,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended. `value` is the script's answer when `outcome` is ok; else `failure` says why not."""
+    """How a run ended. `value` is the script's answer when `outcome` is ok; else `failure` says why not.
+
+    `replaced` counts the broken parts of the script's text that became U+FFFD: in answers, arguments of host calls, log
+    lines and errors.
+    """
 
     run_id: str
     outcome: Outcome
@@ -162,6 +166,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     logs: tuple[LogLine, ...] = ()
     logs_truncated: bool = False
+    replaced: int = 0
 
 
 def new_run_id() -> str:

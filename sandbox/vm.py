@@ -26,6 +26,7 @@ _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...
 # The parts of the prelude that a run loads when it first needs them: files, but for `host`, which is made of a list.
 MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
+    "mend",
 )  # fmt: skip
 
 # A script's text or bytecode, and which of the two (the mode of Lua's `load`).
@@ -142,14 +143,17 @@ class VM:
         kind = answer[0].decode()
         return (kind, answer[1] if len(answer) > 1 else None, answer[2] if len(answer) > 2 else None)
 
-    def why(self) -> tuple[str, str, str]:
-        """Kind, message and traceback of the last failed step. Text is decoded leniently: it is for people."""
+    def why(self) -> tuple[str, str, str, int]:
+        """Kind, message and traceback of the last failed step, and how often a broken part of a text of this run became
+        U+FFFD. Text is decoded leniently: it is for people.
+        """
         self._lua.set_max_memory(self._bound + _EPILOGUE_BYTES)
         try:
-            kind, message, traceback = self._why()
+            kind, message, traceback, replaced = self._why()
         except LuaError:
-            return ("script_error", "(the error could not be described)", "")
-        return (kind.decode(), _text(message), _script_frames(_text(traceback)))
+            return ("script_error", "(the error could not be described)", "", 0)
+        replaced += message.decode("utf-8", "replace").count("\ufffd") - message.count("\ufffd".encode())
+        return (kind.decode(), _text(message), _script_frames(_text(traceback)), replaced)
 
 
 def _text(raw: bytes) -> str:

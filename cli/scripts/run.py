@@ -197,6 +197,7 @@ def run_fields(run: "RunResult | None", wall_s: float) -> dict[str, Any]:
             "cpu_ms": None,
             "memory_bytes": None,
             "host_calls": 0,
+            "replaced": 0,
         }
     return {
         "outcome": run.outcome.value,
@@ -205,6 +206,7 @@ def run_fields(run: "RunResult | None", wall_s: float) -> dict[str, Any]:
         "cpu_ms": round(run.usage.cpu_s * 1000, 3),
         "memory_bytes": run.usage.peak_memory_bytes,
         "host_calls": run.usage.host_call_count,
+        "replaced": run.replaced,
     }
 
 
@@ -254,7 +256,11 @@ def show_failure(problem: "Problem", heard: "Sequence[LogLine]" = (), *, as_json
     run = run_of(problem)
     show_logs(run, heard)
     if as_json:
-        cost = run_fields(run, 0) if run else dict.fromkeys(("wall_ms", "cpu_ms", "memory_bytes", "host_calls"))
+        cost = (
+            run_fields(run, 0)
+            if run
+            else dict.fromkeys(("wall_ms", "cpu_ms", "memory_bytes", "host_calls", "replaced"))
+        )
         say_json({**problem.envelope(), **cost, "outcome": outcome_of(problem), "run_id": problem.run_id})
     first, *more = failure_lines(problem)
     for line in (f"error: {first}", *more):

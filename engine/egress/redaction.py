@@ -34,7 +34,7 @@ class Redactor:
     As they are; percent-encoded (UTF-8, either case, whichever characters, also twice, `+` for a space); with the
     escapes of a JSON, Lua or Python literal (also JSON inside JSON, or percent-encoded); in base64 of either alphabet,
     alone or inside a longer text at any place (`base64("user:" .. token)`), and that in turn escaped as above; and
-    with `?` for what is not ASCII, as the log of a script has it where a line is not UTF-8. White space around a value
+    with `?` for what is not ASCII. White space around a value
     does not count.
 
     Not found: a value cut in two, by two log calls or by the limit of the log; letters in another case; ciphers,
@@ -109,7 +109,7 @@ def _plain_forms(value: str) -> Iterator[str]:
     if " " in value:
         yield value.replace(" ", "+")
     if not value.isascii():
-        # What the log of a script makes of a line that is not UTF-8: one `?` for each byte (sandbox/prelude/core.lua).
+        # What programs that know ASCII alone make of it: one `?` for each byte.
         blurred = "".join(chr(byte) if byte < 0x80 else "?" for byte in _raw(value))
         if len(blurred.replace("?", "")) >= MIN_DISTINCT_CHARS:
             yield blurred
