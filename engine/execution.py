@@ -111,6 +111,8 @@ class _Recorder:
         self.nested_cpu_s = 0.0
         self.lines: list[LogLine] = []
         self.log_bytes = 0
+        # Invariant: within the bound of host calls, each of which adds two at most.
+        self._hints: set[tuple[str, str]] = set()
         self._request = request
         self._redactor = prepared.redactor
         self._hearers = prepared.hearers
@@ -186,7 +188,10 @@ class _Recorder:
         self._note(LogLine(level, self._redactor.text(text)), text)
 
     def _hint(self, level: str, text: str) -> None:
-        """A line of a host call's, as long as there is room: the prelude counts only what the script says itself."""
+        """A line of a host call's, once a run, while there is room: the prelude counts what the script says itself."""
+        if (level, text) in self._hints:
+            return
+        self._hints.add((level, text))
         if self.log_bytes <= self._request.limits.values.log_bytes:
             self._line(level, text)
 

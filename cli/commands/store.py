@@ -16,7 +16,7 @@ from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural
 if TYPE_CHECKING:
     from engine.config import LoadedConfig
     from knowledge.sqlite.store import SqliteStore
-    from knowledge.store import Hit
+    from knowledge.store import Hit, SourceInfo
 
 Mode = Literal["keyword", "semantic", "hybrid"]
 
@@ -51,7 +51,9 @@ async def search(
     from knowledge.store import SearchQuery
 
     if limit is not None and not 1 <= limit <= 100:
-        raise Exit(UNUSABLE, f"--limit: expected 1 to 100, got {limit}")
+        within = max(1, min(limit, 100))
+        warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
+        limit = within
     since = _time(since, "--since")
     async with reading(config, tenant) as (loaded, store):
         limit = limit or loaded.config.retrieval.final_limit
@@ -127,7 +129,7 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
             (
                 (
                     source.source,
-                    "OK" if source.configured else "NOT CONFIGURED",
+                    _status(source),
                     str(source.healthy).lower(),
                     source.document_count,
                     source.chunk_count,
@@ -138,6 +140,13 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
             heading=("CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"),
             indent="",
         )
+
+
+def _status(source: "SourceInfo") -> str:
+    """What the column STATUS says: OK for a source that is configured and works."""
+    if not source.configured:
+        return "NOT CONFIGURED"
+    return "OK" if source.healthy else "FAILED"
 
 
 async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:

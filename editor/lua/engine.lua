@@ -80,7 +80,7 @@ local context = {}
 
 ---@class engine.SearchOptions
 ---@field mode? "keyword"|"hybrid"|"semantic"       default "keyword"
----@field limit? integer                            1 to 100; default `retrieval.final_limit`
+---@field limit? integer                            1 to 100, others become the nearest; default `retrieval.final_limit`
 ---@field source? string                            a source's label (`git:runbooks`), name or type
 ---@field since? string                             changed since a date (`2026-01-31`) or an RFC 3339 time
 ---@field filters? { source?: string, since?: string }      another way to give these two

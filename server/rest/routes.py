@@ -96,10 +96,16 @@ class Routes:
 
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = exchange.params.get("agent")
+        flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
         called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        return await _charged(
-            exchange, json_answer(called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value})
-        )
+        return await _charged(exchange, json_answer(called.value if flat else {"result": called.value}))
+
+    def _always_wrapped(self, exchange: Exchange) -> bool:
+        """Whether the builtin tools answer as all others, for clients of ctx. Raises Problem."""
+        envelope = exchange.params.get("envelope", self._service.loaded.config.server.envelope)
+        if envelope not in ("flat", "wrapped"):
+            raise Problem(Code.BAD_REQUEST, f"envelope is 'flat' or 'wrapped', not {envelope[:64]!r}")
+        return envelope == "wrapped"
 
     async def prompt(self, exchange: Exchange, name: str) -> Answer:
         arguments, wrapped = unwrap(await read_object(exchange))
