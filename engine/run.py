@@ -7,6 +7,7 @@ Struct: a frozen dataclass takes ten times as long to make.
 
 import hashlib
 import os
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +31,7 @@ class Script:
 
     @classmethod
     def of(cls, name: str, source: bytes) -> "Script":
+        source = source.removeprefix(BOM_UTF8)  # editors on Windows write it, and Lua's `load` does not skip it
         return cls(name, source, hashlib.sha256(source).hexdigest())
 
 

@@ -16,6 +16,7 @@ from agents.shapes.shape import (
     agent_declaration,
     agent_prompt,
     completions,
+    missing,
     narrowed,
 )
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
@@ -39,7 +40,7 @@ class LuaAgent:
     def of(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
         """An agent as it described itself, narrowed by its configuration. Raises WrongShape without `resolve`."""
         if "resolve" not in said.functions:
-            raise WrongShape("agent.resolve is missing or not a function")
+            raise WrongShape(missing("agent", "resolve", said.functions))
         info = AgentInfo(
             name=script.name,
             description=said.description if said.description is not None else f"Lua agent: {script.name}",

@@ -75,6 +75,9 @@ def _check_config(report: _Report, path: Path | None) -> "LoadedConfig | None":
         return None
     report.config = {"ok": True, "path": shown(loaded.path) if loaded.path else None, "message": None}
     report.warnings.extend(loaded.warnings)
+    for label, problem in loaded.config.connectors.problems().items():
+        if problem is not None:
+            report.warnings.append(f"{label}: {problem}")
     return loaded
 
 
@@ -195,4 +198,12 @@ def _show(report: _Report) -> None:
         line(False, script["kind"], f"{script['name']}: {script['outcome']}: {script['message']} ({where})")
     for warning in report.warnings:
         say(f"! {one_line(warning)}")
-    say("Everything is in order." if report.code == OK else "Something is wrong, see ✗ above.")
+    say(_verdict(report))
+
+
+def _verdict(report: _Report) -> str:
+    if report.code != OK:
+        return "Something is wrong, see ✗ above."
+    if report.warnings:
+        return "The engine works; of what is configured, see ! above."
+    return "Everything is in order."

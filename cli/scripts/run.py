@@ -274,8 +274,10 @@ def failure_lines(problem: "Problem") -> list[str]:
     """Outcome and message in one line, then the exceeded limit and the script's own traceback."""
     lines = [f"{outcome_of(problem)}: {one_line(problem.message)}"]
     if (limit := problem.limit) is not None:
-        used = "" if limit.used is None else f", used {limit.used:g} {limit.unit}"
-        lines.append(f"limit: {limit.name} = {limit.bound:g} {limit.unit} (set by the {limit.source}){used}")
+        from engine.errors import amount
+
+        used = "" if limit.used is None else f", used {amount(limit.used, limit.unit)}"
+        lines.append(f"limit: {limit.name} = {amount(limit.bound, limit.unit)} (set by the {limit.source}){used}")
     if problem.traceback:
         lines.append(indented(problem.traceback))
     if problem.__cause__ is not None:  # an exception of the operator's Python code; clients do not get it

@@ -31,7 +31,7 @@
 ---@field tools? string[]           the tools that a client may use while this agent is active
 ---@field arguments? engine.Argument[]
 ---@field resolve? fun(args: table<string, any>, config: table<string, any>, context: engine.Context): engine.Prompt
----@field complete? fun(argument: string, value: string, given: table<string, string>, context: engine.Context): string[]?
+---@field complete? fun(argument: string, value: string, context: engine.CompletionContext): string[]?
 ---@field [string] any
 
 ---One parameter of a tool. Every further keyword of JSON Schema may stand here: `pattern`, `items`, `properties`, ...
@@ -77,6 +77,10 @@ tool = {}
 ---@field config table<string, any>     the extra keys of the script's table in the configuration
 ---@field tools table<string, fun(params?: table<string, any>): any>    the tools of the script's own list, by name
 local context = {}
+
+---What `agent.complete` is given: the context, and the other arguments typed so far.
+---@class engine.CompletionContext: engine.Context
+---@field arguments table<string, string>
 
 ---@class engine.SearchOptions
 ---@field mode? "keyword"|"hybrid"|"semantic"       default "keyword"

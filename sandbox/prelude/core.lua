@@ -26,7 +26,7 @@ local kit = {
     byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
     rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len,
     math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
-    concat = concat, table_pack = table.pack, table_unpack = table_unpack,
+    concat = concat, sort = table.sort, table_pack = table.pack, table_unpack = table_unpack,
 }
 -- From here on a global would be the script's: naming one is an error.
 local _ENV = nil
@@ -268,8 +268,13 @@ end
 
 kit.own, kit.shape, kit.encode, kit.host_call = own, shape, encode, host_call
 
-local function named(first, key, options)
-    if type(first) == "table" then return first end
+local function named(name, first, key, options)
+    if type(first) == "table" then
+        if type(rawget(first, "call_tool")) == "function" then
+            raw_error(name .. ": call it with a dot, " .. name .. "(...), not with a colon", 3)
+        end
+        return first
+    end
     local arguments = {}
     if type(options) == "table" then
         for k, v in next, options do arguments[k] = v end
@@ -302,11 +307,11 @@ local function build_context(config, tools)
         end,
         parallel = stub("parallel", "parallel"),
         search = function(query, options)
-            local found = host_call("context.search", named(query, "query", options))
+            local found = host_call("context.search", named("context.search", query, "query", options))
             return found
         end,
         get = function(id)
-            local document = host_call("context.get", named(id, "id"))
+            local document = host_call("context.get", named("context.get", id, "id"))
             return document
         end,
         sources = function()

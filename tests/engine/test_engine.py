@@ -357,14 +357,14 @@ async def test_an_uncaught_refusal_ends_the_run_with_its_line(engine: Engine) ->
 
 
 BAD_CALLS = {
-    "context.search()": "missing required field 'query'",
+    "context.search()": "query is nil: it is required",
     "context.search(5)": "query: expected string, got number",
     "context.search{query = 'x', limit = 'many'}": "limit: expected",
     "context.search{query = 'x', mode = 'magic'}": "mode: ",
     "context.search{query = 'x', filters = 5}": "filters: expected table or nil, got number",
     "context.search{query = 'x', filters = {source = 5}}": "filters.source: expected string or nil, got number",
     "context.get(true)": "id: expected string, got boolean",
-    "context.get{}": "missing required field 'id'",
+    "context.get{}": "id is nil: it is required",
     "context.get({1, 2})": "expected table, got list",
     "context.get{id = {1}}": "id: expected string, got list",
 }
