@@ -1,30 +1,40 @@
 # Everything a newcomer needs: `make serve` and `make test`. Both set up what they need, from nothing but Python 3.11.
+# `.venv` belongs to the interpreter that made it; another one that PYTHON names gets an environment of its own.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON ?= python3
-BIN := .venv/bin
 BIND ?= 127.0.0.1:7331
 
-.PHONY: help setup serve test lint types mcp-fixture bench peers soak fuzz lock clean
+VENV := .venv
+ifneq ($(origin PYTHON),file)
+  VERSION := import sys; print("%d.%d" % sys.version_info[:2])
+  WANTED := $(shell $(PYTHON) -c '$(VERSION)')
+  ifneq ($(WANTED),$(shell test ! -x .venv/bin/python && echo $(WANTED) || .venv/bin/python -c '$(VERSION)'))
+    VENV := .venv-$(WANTED)
+  endif
+endif
+BIN := $(VENV)/bin
+
+.PHONY: help setup serve test quick lint types mcp-fixture bench peers soak fuzz fuzzers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # The stamps make set-up idempotent: nothing runs again until a lock file or pyproject.toml is newer.
-.venv/.run-ready: requirements.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing the locked dependencies into .venv (first time: about a minute)"
+$(VENV)/.run-ready: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked dependencies into $(VENV) (first time: about a minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv/.dev-ready: .venv/.run-ready requirements-dev.lock
+$(VENV)/.dev-ready: $(VENV)/.run-ready requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
 # Node 22, the MCP conformance suite and the TypeScript clients that the tests drive: by their own lock file, without
 # running any package's scripts. Where there is no npm, the tests that need them are skipped.
-.venv/.node-ready: tests/node/package.json tests/node/package-lock.json | .venv/.run-ready
+.venv/.node-ready: tests/node/package.json tests/node/package-lock.json | $(VENV)/.run-ready
 	@if command -v npm >/dev/null; then \
 	  echo "installing the MCP suite and clients into .venv/node (first time: half a minute)"; \
 	  mkdir -p .venv/node && cp tests/node/package.json tests/node/package-lock.json tests/node/.npmrc .venv/node && \
@@ -33,24 +43,27 @@ help: ## this list
 	  echo "npm is not on the PATH: the MCP conformance suite and the TypeScript clients are left out"; \
 	fi
 
-setup: .venv/.run-ready ## install everything into .venv (quick when nothing changed)
+setup: $(VENV)/.run-ready ## install everything into .venv (quick when nothing changed)
 
 serve: setup ## serve the demo at http://127.0.0.1:7331 (BIND=host:port moves it)
 	@exec $(BIN)/engine serve --demo --config examples/engine.toml --bind $(BIND)
 
-test: .venv/.dev-ready .venv/.node-ready lint types ## ruff, mypy --strict and every test
-	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile $(PYTEST)
+test: $(VENV)/.dev-ready .venv/.node-ready lint types ## ruff, mypy --strict and every test
+	@exec $(BIN)/python -m pytest -q -n auto --dist worksteal $(PYTEST)
 
-lint: .venv/.dev-ready
+quick: $(VENV)/.dev-ready lint ## ruff and the tests of tests/quick.txt, under a minute: for the edit loop
+	@HYPOTHESIS_PROFILE=few exec $(BIN)/python -m pytest -q -n auto --dist worksteal $(PYTEST) @tests/quick.txt
+
+lint: $(VENV)/.dev-ready
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: .venv/.dev-ready
+types: $(VENV)/.dev-ready
 	@$(BIN)/mypy
 
 mcp-fixture: setup ## serve the fixtures of the MCP conformance suite at http://127.0.0.1:7331/mcp (BIND=host:port)
 	@exec $(BIN)/python tests/conformance/fixtures.py --bind $(BIND)
 
-bench: .venv/.dev-ready ## the table of aims: the engine beside its floor and its peers, under ten minutes
+bench: $(VENV)/.dev-ready ## the table of aims: the engine beside its floor and its peers, under ten minutes
 	@exec $(BIN)/python -m benchmarks.aims.table $(BENCH)
 
 # What others would pick instead of the engine, for `make bench` to stand it beside: never a dependency of the project,
@@ -72,13 +85,20 @@ lock: ## resolve the lock files anew (needs uv on the PATH)
 	  pyproject.toml --group build --group dev -c requirements.lock -o requirements-dev.lock
 
 clean: ## remove what set-up and tests left
-	rm -rf .venv .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .peers .fuzzers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-soak: .venv/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP
+soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/http_soak.py $(SOAK)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(RUN_SOAK)
 	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
 
-fuzz: .venv/.dev-ready ## five minutes of what costs the supervisor most, ten of random Lua; only outcomes are allowed
+fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minutes), and every property with 1,000 examples
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)
-	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/fuzz.py $(FUZZ)
+	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/fuzz.py $(FUZZ)
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n auto --dist worksteal -m hypothesis
+	@test ! -x .fuzzers/bin/schemathesis || exec $(BIN)/python tests/long/fuzz_http.py $(FUZZ_HTTP)
+
+# What tests the description of the API: 30 packages that nothing else here needs.
+fuzzers: ## install schemathesis into .fuzzers; make fuzz then sends 10,000 requests of GET /openapi.json as well
+	@test -x .fuzzers/bin/python || $(PYTHON) -m venv .fuzzers
+	@.fuzzers/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5

@@ -1,4 +1,4 @@
-"""What an uploaded package is once its manifest was checked: script, files, and what is granted to it. Pure."""
+"""An uploaded package whose manifest was checked: script, files, and the grants that it requests. Pure."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ Root = Literal["agent", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A manifest that was checked. `files` are texts by path, the script `main` among them; with `partial`, it alone.
+    """A checked manifest. `files` are texts by path, the script `main` among them; with `partial`, only the script.
 
-    `tools` narrows the list that the script declares, `arguments` stands in place of those that it declares; None
-    where the manifest does not say.
+    `tools` narrows the list that the script declares, `arguments` replaces those that it declares; None if the manifest
+    does not have the key.
     """
 
     root: Root
@@ -31,14 +31,14 @@ class Package:
     grants: Grants
     config: Mapping[str, Any]
 
-    # SHA-256 of the content, equal for equal packages, whatever they are called.
+    # SHA-256 of the content, equal for equal packages under any name.
     digest: str = field(default="", compare=False)
     partial: bool = field(default=False, compare=False)
-    # Everything that the version is, in one spelling, without the name and version that it is published under. Made
-    # once, when a package is uploaded: it takes 10 ms a megabyte. Empty of one that was restored.
+    # The whole version in its canonical spelling, without the name and version that it is published under. Made once,
+    # when a package is uploaded: it takes 10 ms a megabyte. Empty in a package that was restored.
     content: bytes = field(init=False, repr=False, compare=False)
 
-    # The content without the files beside the script: what it takes to call it. None where there are none, and of a
+    # The content without the files beside the script, which is all that a call needs. None if there are none, and in a
     # package that was restored. Made with the content, not on the event loop: a script may be as large as a package.
     head: bytes | None = field(init=False, repr=False, compare=False)
 
@@ -53,7 +53,7 @@ class Package:
 
     @property
     def has_data(self) -> bool:
-        """Whether there are files beside the script, for it to read."""
+        """Whether there are files beside the script, which it may read."""
         return self.partial or len(self.files) > 1
 
     def _content(self, files: Mapping[str, str]) -> bytes:

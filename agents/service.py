@@ -13,11 +13,11 @@ import trio
 
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
-from agents.code import calls
+from agents.code import calls, schema_call
 from agents.documents import Documents
 from agents.loading.loader import LoadFailure, load
 from agents.loading.watched import Files, look
-from agents.publishing.active import ActiveVersions, AtHand
+from agents.publishing.active import ActiveVersions, PublishedBlock
 from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.tool import Called, Tool, ToolInfo
@@ -78,12 +78,12 @@ class Service:
         self.active = ActiveVersions(self.control, self.engine, self.registry, self.changes, folder)
         self.publishing = Publishing(self.control, self.engine, self.registry, self.active, self.stores.stored_bytes)
 
-    def at_hand(self, tenant: Tenant) -> AtHand:
+    def published(self, tenant: Tenant) -> PublishedBlock:
         """Inside this block, everything that the tenant had published on entry can be called.
 
         Every call for a tenant must be inside one. Raises Problem `unavailable`.
         """
-        return self.active.at_hand(tenant)
+        return self.active.published(tenant)
 
     async def stored_bytes(self, tenant: Tenant) -> int:
         """The size of the tenant's documents and published packages. Raises Problem `unavailable`."""
@@ -124,7 +124,7 @@ class Service:
 
     def documents(self, tenant: Tenant) -> Documents:
         """The tenant's documents."""
-        return Documents(self.stores.of(tenant.id))
+        return Documents(self.stores.store_of(tenant.id))
 
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call
@@ -209,18 +209,18 @@ async def open_service(
             {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems
         ) as stores,
         open_families(
-            Host(stores.of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)))
+            Host(stores.store_of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)))
         ) as functions,
     ):
         registry = Registry()
         async with (
-            open_engine(config, (*functions, *calls.functions(registry))) as engine,
+            open_engine(config, (*functions, *calls.functions(registry), *schema_call.functions())) as engine,
             trio.open_nursery() as nursery,
         ):
             engine.secrets = Vaults(control)
             if config.tenants.enabled:  # without tenants no control store is created, least of all by a script
                 engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.name, call))
-            given = Given(builtin_tools(stores.of, default_limit=config.retrieval.final_limit), agents, tools)
+            given = Given(builtin_tools(stores.store_of, default_limit=config.retrieval.final_limit), agents, tools)
             service = Service(loaded, engine, store, stores, registry, given, control)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:

@@ -4,14 +4,14 @@ from engine.config import Config, ConfigError, unsupported_connector
 from knowledge import connectors
 from knowledge.connectors import Connector
 
-# Of an entry's keys, those that are not its connector's.
+# Keys of an entry that are not for its connector.
 _NOT_ITS_OWN = frozenset({"tenants"})
 
 
 def connector(config: Config, label: str) -> Connector:
     """The configured source `TYPE:NAME`, made by the connector of its type.
 
-    Raises ConfigError for a type that this version has no connector for, and for values that its connector refuses.
+    Raises ConfigError for a type without a connector in this version, and for values that its connector refuses.
     """
     kind, _, name = label.partition(":")
     if (problem := unsupported_connector(kind)) is not None:

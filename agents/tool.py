@@ -30,6 +30,13 @@ class ToolInfo(BaseModel):
     open_world: bool | None = None
 
 
+def envelope_warnings(info: ToolInfo) -> tuple[str, ...]:
+    """A warning if the tool has a parameter that requests also use as their envelope, else nothing."""
+    if "arguments" not in info.parameters["properties"]:
+        return ()
+    return ("a parameter is called 'arguments'; a request with only that parameter is taken for the envelope",)
+
+
 @dataclass(frozen=True, slots=True)
 class Called:
     """A tool's answer (its flat JSON value) and, if a script made it, the usage of that run."""

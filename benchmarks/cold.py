@@ -29,7 +29,7 @@ async def measure_cold(scenario: Scenario, own: LoadedConfig, load: Load, stop: 
         opening = trio.current_time()
         async with open_pool_service(scenario, own) as service:
             started = trio.current_time()
-            account.beside("start of the engine", started - opening, None)
+            account.add_unrelated("start of the engine", started - opening, None)
             target = PoolTarget(service)
 
             async def call(name: str) -> None:
@@ -42,7 +42,7 @@ async def measure_cold(scenario: Scenario, own: LoadedConfig, load: Load, stop: 
                     shift = min(due - begin, load.total_s * (1 - 1e-9)) - due
                     account.ended(request, due + shift, trio.current_time() + shift, answer)
                 else:
-                    account.beside(name, trio.current_time() - due, answer, ask.expect)
+                    account.add_unrelated(name, trio.current_time() - due, answer, ask.expect)
 
             await call("first call")
             await call("second call")

@@ -125,7 +125,7 @@ async def _cancel_at(stop: trio.Event, scope: trio.CancelScope) -> None:
 async def _tell(account: Recorder, begin: float, tell: Tell) -> None:
     while True:
         await trio.sleep(_TICK_S)
-        tell(Progress.of(account), trio.current_time() - begin)
+        tell(Progress.from_account(account), trio.current_time() - begin)
 
 
 class _CpuShare:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from cyclopts import App, CycloptsError
 
-from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, note, one_line
+from cli.output import INTERRUPTED, OK, UNUSABLE, Exit, exit_code_of, note, one_line
 from cli.streams import OutputFailed
 
 Shell = Literal["bash", "zsh", "fish", "powershell"]
@@ -26,31 +26,35 @@ unknown name, the configuration, or a failure of the engine; 130 interrupted by 
 # the program imports none. A test compares the lines with the commands' docstrings.
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve", "Serve agents, tools and knowledge over REST and MCP until SIGTERM or Ctrl-C."),
+    "demo": (
+        "demo:demo",
+        "Write the demo to a folder (engine-demo), fill its store, and serve it. What exists is left as it is.",
+    ),
     "init": ("init:init", "Write a commented engine.toml and an empty store. What exists is left as it is."),
     "doctor": (
         "doctor:doctor",
         "Check the configuration, store, embedder, scripts and sandbox layers.\n\n"
-        "Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store "
-        "cannot be used.",
+        "Exit code 1 when a script did not load or an issuer's keys cannot be fetched; 2 when a required layer is "
+        "missing, or the configuration or store cannot be used.",
     ),
-    "agent": ("agent:app", "List, test, develop and begin agents."),
-    "tool": ("tool:app", "List, test, develop and begin tools."),
-    "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show what they used."),
+    "agent": ("agent:app", "List, test, develop and create agents."),
+    "tool": ("tool:app", "List, test, develop and create tools."),
+    "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show their usage."),
     "key": ("key:app", "Create, list and revoke API keys."),
     "secret": ("secret:app", "Set, list and delete secrets of tenants."),
     "audit": ("audit:audit", "Print control actions and denied host calls, oldest first."),
-    "bench": ("bench:app", "Measure how much load the engine holds, and how long a caller waits."),
-    "sync": ("sync:sync", "Bring the store up to date with its sources."),
+    "bench": ("bench:app", "Measure the load that the engine sustains, and its latency."),
+    "sync": ("sync:sync", "Synchronise the store with its sources."),
     "search": ("store:search", "Search the knowledge base."),
     "get": ("store:get", "Print one document."),
     "sources": ("store:sources", "List the sources, configured or with documents."),
-    "stats": ("store:stats", "Print how much is in the store."),
+    "stats": ("store:stats", "Print the size of the store."),
     "export": ("store:export", "Print every document and chunk as JSON."),
-    "mcp-config": ("mcp_config:mcp_config", "Print what an MCP client has to be told to use this engine."),
+    "mcp-config": ("mcp_config:mcp_config", "Print the configuration of an MCP client for this engine."),
 }
 
 
-# Commands of ctx that are not here, each with what there is in their place.
+# Commands of ctx that do not exist here, each with its replacement.
 OF_CTX: dict[str, str] = {
     "connector": "connectors in Lua are not run; `engine sync` reads the folders of [connectors.filesystem]",
     "embed": "search is by keyword, so there are no embeddings to make",
@@ -92,7 +96,7 @@ def _reordered(arguments: Sequence[str]) -> list[str]:
 
 
 def _refuse_what_is_of_ctx(arguments: Sequence[str]) -> None:
-    """Raises Exit for a command of ctx's that is not here."""
+    """Raises Exit for a command of ctx that does not exist here."""
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
     if (instead := OF_CTX.get(command)) is not None:
         raise Exit(UNUSABLE, f"{command!r} is a command of ctx, not supported here: {instead}")
@@ -122,8 +126,6 @@ def _told(error: BaseException) -> tuple[int, str | None]:
             return UNUSABLE, said + (_tight() if error.errno in _OUT_OF_ROOM else "")
     # Compared by name, without importing: most commands need none of these modules, and then they are not loaded.
     if _is_a(error, "engine.errors", "Problem"):
-        from cli.scripts.run import exit_code_of
-
         return exit_code_of(error), str(error)
     for module, name in (
         ("engine.config", "ConfigError"),

@@ -1,27 +1,24 @@
-"""Shared by the commands on tenants, keys, secrets and the audit log: the open control store, and times."""
+"""Shared by the commands that need the control store: the open store, the tenant of `--tenant`, times."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cli.options import load
+from cli.options import load, pairs
 from cli.output import UNUSABLE, Exit, quiet_logs, warn
-
-if TYPE_CHECKING:
-    from control.store import ControlStore
-    from engine.config import LoadedConfig
+from control.records import shown_time
+from control.store import ControlStore, open_configured
+from engine.config import LoadedConfig
+from engine.errors import Code, Problem
+from engine.tenant import DEFAULT_TENANT, Tenant
 
 # The actor in the audit log for actions on the command line, which need write access to the control store's file.
 ACTOR = "cli"
 
 
 @asynccontextmanager
-async def control_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", "ControlStore"]]:
+async def control_for(path: Path | None) -> AsyncIterator[tuple[LoadedConfig, ControlStore]]:
     """The configuration and its control store, which a server may have open too. A refused action is exit code 2."""
-    from control.store import open_configured
-    from engine.errors import Problem
-
     quiet_logs()
     loaded = load(path)
     try:
@@ -31,23 +28,32 @@ async def control_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", 
         raise Exit(UNUSABLE, problem.message) from None
 
 
-def warn_if_off(loaded: "LoadedConfig") -> None:
+async def tenant_of(name: str, loaded: LoadedConfig) -> Tenant:
+    """The tenant that `--tenant` names, with its quotas. Raises Exit if it does not exist."""
+    if name == DEFAULT_TENANT.id and not loaded.config.tenants.enabled:
+        return DEFAULT_TENANT
+    async with open_configured(loaded.config) as control:
+        try:
+            return await control.tenants.for_runs(name)
+        except Problem as problem:
+            if problem.code is not Code.NOT_FOUND:
+                raise
+            raise Exit(UNUSABLE, f"unknown tenant {name!r}") from None
+
+
+def warn_if_off(loaded: LoadedConfig) -> None:
     """Warn that tenants and keys have no effect while tenants are off."""
     if not loaded.config.tenants.enabled:
-        warn("tenants.enabled is false: the server asks for no keys and serves the tenant 'default' alone")
+        warn("tenants.enabled is false: the server requires no keys and serves only the tenant 'default'")
 
 
 def when(at: float | None, otherwise: str = "") -> str:
     """A time in the form for tables."""
-    from control.records import shown_time
-
     return shown_time(at) or otherwise
 
 
 def numbers(given: list[str] | None, option: str) -> dict[str, float]:
     """`NAME=VALUE` pairs with numbers. Raises Exit (misuse) for an invalid one."""
-    from cli.options import pairs
-
     found: dict[str, float] = {}
     try:
         named = pairs(given or [], option)

@@ -21,6 +21,7 @@ def run(arguments: "list[str] | tuple[str, ...]") -> int:
 def main() -> None:
     """The console script."""
     try:
+        sys.unraisablehook = _not_lost  # first: even the two imports below run callbacks
         import atexit
         import signal
 
@@ -34,7 +35,6 @@ def main() -> None:
         from cli import streams
 
         streams.complete()
-        sys.unraisablehook = _not_lost
         from cli.application import run
 
         if ours:

@@ -2,54 +2,31 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from cli.output import UNUSABLE, Exit, warn
-
-if TYPE_CHECKING:
-    from engine.config import LoadedConfig
-    from engine.tenant import Tenant
+from cli.output import FAILED, Exit, warn
+from engine.config import LoadedConfig, load_config
 
 ConfigPath = Annotated[
     Path | None,
-    Parameter(name="--config", help="The configuration file, instead of the one that is found.", negative=()),
+    Parameter(name="--config", help="The configuration file, instead of the one found by default.", negative=()),
 ]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())]
-TenantName = Annotated[str, Parameter(name="--tenant", help="Whose data.")]
+TenantName = Annotated[str, Parameter(name="--tenant", help="The tenant whose data is used.")]
 
 
-def load(path: Path | None, *, warnings: bool = True) -> "LoadedConfig":
+def load(path: Path | None, *, warnings: bool = True) -> LoadedConfig:
     """The configuration for a command in this directory. Its warnings go to standard error, or with `warnings=False`
     nowhere, for a command that prints them itself.
 
     Raises ConfigError.
     """
-    from engine.config import load_config
-
     loaded = load_config(path, environ=os.environ, cwd=Path.cwd())
     for warning in loaded.warnings if warnings else ():
         warn(warning)
     return loaded
-
-
-async def tenant_of(name: str, loaded: "LoadedConfig") -> "Tenant":
-    """The tenant that `--tenant` names, with its quotas. Raises Exit if it does not exist."""
-    from engine.tenant import DEFAULT_TENANT
-
-    if name == DEFAULT_TENANT.id and not loaded.config.tenants.enabled:
-        return DEFAULT_TENANT
-    from control.store import open_configured
-    from engine.errors import Code, Problem
-
-    async with open_configured(loaded.config) as control:
-        try:
-            return await control.tenants.for_runs(name)
-        except Problem as problem:
-            if problem.code is not Code.NOT_FOUND:
-                raise
-            raise Exit(UNUSABLE, f"unknown tenant {name!r}") from None
 
 
 def shown(path: Path, base: Path | None = None) -> str:
@@ -60,8 +37,6 @@ def shown(path: Path, base: Path | None = None) -> str:
 
 def pairs(given: list[str], option: str) -> dict[str, str]:
     """`k=v` pairs of a repeatable option. A wrong one is the caller's failed input (exit 1), as the contract says."""
-    from cli.output import FAILED
-
     found: dict[str, str] = {}
     for item in given:
         key, equals, value = item.partition("=")

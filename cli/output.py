@@ -29,6 +29,12 @@ class Exit(Exception):
         self.message = message
 
 
+def exit_code_of(problem: Any) -> int:
+    """1 for a fault of the script or of the values given to it; 2 for a wrong name or key, or a fault of the engine."""
+    spec = problem.code.spec
+    return UNUSABLE if spec.fault == "engine" or spec.wrong in ("name", "key") else FAILED
+
+
 def plain(text: object) -> str:
     """The text with control characters made visible: documents and scripts must not control the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
@@ -64,6 +70,7 @@ def indented(text: str, by: str = "  ") -> str:
 
 def table(rows: Iterable[Sequence[object]], *, heading: Sequence[str] | None = None, indent: str = "  ") -> None:
     """Print rows in aligned columns; the width of the last column is not bounded."""
+    # Imported here, as is the log below: `engine --help` loads this module and needs neither.
     from rich.cells import cell_len  # wide characters take two columns
 
     lines = [[one_line(cell) for cell in row] for row in ([heading] if heading else []) + list(rows)]

@@ -1,1 +1,1 @@
-"""The control store: tenants, API keys, secrets, usage, the audit log and what else the operator decides."""
+"""The control store: tenants, API keys, secrets, published versions, usage and the audit log."""

@@ -1,8 +1,8 @@
 """The audit log: every control action with its outcome, and the host calls that were denied to scripts.
 
 A control action is one transaction that also writes its row; a refused one leaves a row with the code of the refusal
-and changes nothing else. Actions are the operator's and few, and their rows stay. Denied calls are the scripts' to
-cause, as often as they like: repeats become one row, and each tenant has so many rows a moment, so many at all.
+and changes nothing else. Operators cause few actions, and their rows are permanent. Scripts can cause any number of
+denied calls: repeats become one row, and each tenant has a bound on rows per flush and on rows in total.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,12 @@ T = TypeVar("T")
 log = structlog.get_logger("engine.control")
 
 FLUSH_EVERY_S = 0.5
-# Different scripts and calls of one tenant between two flushes; of more, the first ones are kept.
+# Bound on different pairs of script and call of one tenant between two flushes; the first ones are kept.
 ROWS_A_FLUSH = 20
-# Rows of denied calls that are kept of one tenant, the newest.
+# Rows of denied calls per tenant; older ones are deleted.
 ROWS_KEPT = 1000
+# No row has a higher number.
+_MOST_ROWS = 2**63 - 1
 ACTION = "call"
 OUTCOME = "denied"
 
@@ -47,7 +49,7 @@ class AuditLog:
     async def act(self, actor: str, action: str, target: str, tenant: str | None, work: Work[T]) -> T:
         """One control action: `work` and its audit row in one transaction.
 
-        A Problem that `work` raises undoes it, leaves an audit row with its code, and comes out.
+        A Problem that `work` raises rolls it back, leaves an audit row with its code, and propagates.
         """
 
         def both(db: apsw.Connection) -> T:
@@ -63,7 +65,7 @@ class AuditLog:
             raise
 
     async def note_refusal(self, actor: str, action: str, target: str, tenant: str | None, problem: Problem) -> None:
-        """Write the row of an action that was refused. None of `unavailable`: a store that failed takes no row."""
+        """Write the row of a refused action. Not for `unavailable`: a store that failed takes no row."""
         if problem.code is not Code.UNAVAILABLE:
             code = problem.code.value
             await self._database.write(lambda db: self._note(db, actor, action, target, code, tenant))
@@ -88,17 +90,42 @@ class AuditLog:
 
         return await self._database.read(find)
 
+    async def page(
+        self, tenant: str, *, limit: int, before: int | None = None, since: float | None = None
+    ) -> tuple[list[AuditRow], int | None]:
+        """At most `limit` of a tenant's own rows, oldest first, of those `before` a number; and the number of the page
+        before it, None where there is none.
+
+        Rows from before the tenant was created are of another one that had its name. However many rows there are, no
+        more than one page is read: `since` ends the pages, and does not search.
+        """
+
+        def find(db: apsw.Connection) -> tuple[list[AuditRow], int | None]:
+            created = rows(db, "SELECT created_at FROM tenants WHERE name = ?", (tenant,))
+            least = max([since or 0.0, *(at for (at,) in created)])
+            found = rows(
+                db,
+                "SELECT n, at, actor, action, target, outcome, tenant FROM audit "
+                "WHERE tenant = ? AND n < ? ORDER BY n DESC LIMIT ?",
+                (tenant, _MOST_ROWS if before is None else before, limit + 1),
+            )
+            shown = [row for row in found[:limit] if row[1] >= least]
+            more = len(found) > limit and len(shown) == limit
+            return [AuditRow(*row[1:]) for row in reversed(shown)], shown[-1][0] if more else None
+
+        return await self._database.read(find)
+
     def note_denied(self, tenant: str, script: str, call: str) -> None:
-        """A host call was denied to a script. At once: `keep` writes the row, of repeats one."""
+        """Note that a host call was denied to a script. Does not block: `keep` writes the row, one for repeats."""
         self._denied.note(tenant, storable(script), storable(call))
 
     async def keep(self) -> None:
-        """Write denied calls as they come, until cancelled; the last ones are written then."""
+        """Write denied calls as they come, until cancelled; then write the rest."""
         await self._denied.keep(self._database)
 
 
 class DeniedCalls:
-    """Collects denied calls, and writes them now and then."""
+    """Collects denied calls, and writes them every `FLUSH_EVERY_S`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -107,14 +134,14 @@ class DeniedCalls:
         self._some = trio.Event()
 
     def note(self, tenant: str, script: str, call: str) -> None:
-        """A host call was denied."""
+        """Note a denied host call."""
         waiting = self._waiting.setdefault(tenant, {})
         if len(waiting) < ROWS_A_FLUSH:
             waiting.setdefault((script, call), self._clock())
         self._some.set()
 
     async def keep(self, database: Database) -> None:
-        """Write what is noted, until cancelled; what was noted last is written then."""
+        """Write noted calls, until cancelled; then write the rest."""
         try:
             while True:
                 await self._some.wait()
@@ -144,7 +171,7 @@ class DeniedCalls:
         try:
             await database.write(write)
         except Problem as problem:
-            # They were in the run's own log as well; keeping them until the store is back would have no bound.
+            # The run's own log has them as well; keeping them until the store works again would have no bound.
             log.error(
                 "denied calls are missing from the audit log",
                 rows=sum(map(len, noted.values())),

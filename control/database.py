@@ -29,7 +29,10 @@ NAMED = Named("the control store", "[tenants] store", "restore it from a back-up
 
 
 class Database:
-    """Made by `open_database`. Where there is no file yet, reads find an empty store and the first write makes it."""
+    """The control store's file. Made by `open_database`.
+
+    While the file does not exist, reads find an empty store; the first write creates it.
+    """
 
     def __init__(self, path: Path, stack: AsyncExitStack, clock: Callable[[], float]) -> None:
         self.path = path
@@ -38,14 +41,14 @@ class Database:
         self._opening = trio.Lock()
         self._writer: Lane | None = None
         self._reader: Lane | None = None
-        self._empty: Lane | None = None  # in memory, for as long as there is no file
+        self._empty: Lane | None = None  # in memory, while the file does not exist
         # Read in the task itself: 8 us, where a thread would take 120.
         self._watch: apsw.Connection | None = None
         self._seen = -1
         self._generation = 0
 
     async def read(self, work: Work[T]) -> T:
-        """What `work` finds, within one moment. Raises Problem `unavailable`, and what `work` raises."""
+        """What `work` returns, from one snapshot. Raises Problem `unavailable`, and what `work` raises."""
 
         return await _answered(self._run(partial(at_once, work), writing=False), self.path)
 
@@ -55,11 +58,11 @@ class Database:
         return await _answered(self._run(partial(at_once, work), writing=True), self.path)
 
     async def outside(self, work: Work[T]) -> T:
-        """Do `work` without a transaction around it, as copying a file and emptying the log want it."""
+        """Do `work` without a transaction around it, for example to truncate the write-ahead log."""
         return await _answered(self._run(work, writing=True), self.path)
 
     def generation(self) -> int:
-        """A number that grows with every control action, of this process or another one. At once, without a thread."""
+        """A number that changes with every control action, of this process or another one. Needs no thread."""
         if self._watch is None:
             return self._generation
         try:
@@ -67,7 +70,7 @@ class Database:
             if seen != self._seen:
                 self._seen, self._generation = seen, tables.generation(self._watch)
         except apsw.Error as error:
-            # Any row may have changed: a generation that no cache has yet makes all of them read again.
+            # Any row may have changed: a generation that no cache has seen makes all of them read again.
             log.warning("the control store cannot be looked at", reason=str(error))
             self._seen, self._generation = -1, self._generation - 1_000_000
         return self._generation
@@ -98,7 +101,7 @@ class Database:
         async with self._opening:
             if self._writer is not None:
                 return
-            # Links are followed once: all connections are of one file, also where a link is changed meanwhile.
+            # Links are resolved once, so that all connections are of one file even if a link changes meanwhile.
             file = await trio.to_thread.run_sync(_resolved, self.path)
             try:
                 writing = open_lane(file, create=True, reading=False, busy_timeout_s=BUSY_TIMEOUT_S)
@@ -117,9 +120,9 @@ class Database:
 
 @asynccontextmanager
 async def open_database(path: Path, *, create: bool, clock: Callable[[], float]) -> AsyncIterator[Database]:
-    """The file at `path`, for as long as the block lasts. Made at once with `create`, else with the first write.
+    """The file at `path`, open until the block ends. Created at once with `create`, else by the first write.
 
-    Raises StoreError for a file that is no control store, too new, damaged, locked or out of reach.
+    Raises StoreError for a file that is not a control store, too new, damaged, locked or inaccessible.
     """
     async with AsyncExitStack() as stack:
         database = Database(path, stack, clock)
@@ -129,7 +132,7 @@ async def open_database(path: Path, *, create: bool, clock: Callable[[], float])
 
 
 def _resolved(path: Path) -> Path:
-    """The file without links in its path; its folder is there then, and the file is its owner's. Raises StoreError."""
+    """The path with links resolved. Creates its folder, and the file, readable by its owner only. Raises StoreError."""
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a directory; a control store is a file ([tenants] store)")
@@ -146,7 +149,7 @@ def _for_its_owner(path: Path) -> None:
     """SQLite gives its other files the mode of this one. Only the owner may read keys and secrets."""
     try:
         path.chmod(0o600)
-    except OSError as error:  # another user's file that we may write to: then its mode is that user's business
+    except OSError as error:  # another user's file that we may write to: its mode is up to that user
         log.warning("the mode of the control store cannot be set", reason=error.strerror)
 
 

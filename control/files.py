@@ -1,4 +1,4 @@
-"""Where the control store is, and the files of tenants that are not in it."""
+"""The path of the control store, and the files of tenants that lie outside it."""
 
 import shutil
 from contextlib import suppress
@@ -17,7 +17,7 @@ def control_path(config: Config) -> Path:
 
 
 def knowledge_path(db_path: Path, tenant: str) -> Path:
-    """The knowledge store of a tenant, `db_path` being `[db] path`. Raises ValueError for what names no tenant."""
+    """The knowledge store of a tenant; `db_path` is `[db] path`. Raises ValueError for an invalid name."""
     return store_path(db_path, tenant)
 
 
@@ -32,7 +32,7 @@ def packages_path(db_path: Path, tenant: str) -> Path:
 
 
 def tenant_files(db_path: Path, tenant: str) -> list[Path]:
-    """Every file of a tenant's that is there now: of its knowledge store, and of its packages."""
+    """Every existing file of a tenant: of its knowledge store, and of its packages."""
     packages = packages_path(db_path, tenant)
     return [
         *store_files(knowledge_path(db_path, tenant)),
@@ -41,9 +41,9 @@ def tenant_files(db_path: Path, tenant: str) -> list[Path]:
 
 
 def owners_of_files(db_path: Path) -> set[str]:
-    """The tenants that files here belong to, by the files' names. Raises OSError.
+    """The tenants that own files here, by the files' names. Raises OSError.
 
-    Of `default` only packages count: its knowledge store is there without any control store.
+    For `default` only packages count: its knowledge store exists without any control store.
     """
     found: set[str] = set()
     with suppress(FileNotFoundError):
@@ -57,7 +57,7 @@ def owners_of_files(db_path: Path) -> set[str]:
 
 
 def remove_tenant_files(db_path: Path, tenant: str) -> int:
-    """Remove them, and say how many there were. Raises OSError. Who has one open goes on with what is gone."""
+    """Remove a tenant's files, and return their number. Raises OSError. Open descriptors keep the unlinked files."""
     found = len(tenant_files(db_path, tenant))
     remove_store(knowledge_path(db_path, tenant))
     packages = packages_path(db_path, tenant)

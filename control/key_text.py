@@ -1,7 +1,7 @@
-"""API keys: what they look like, what is kept of them, and whether one opens the door now. Pure.
+"""API keys: their format, the digest that is stored, and whether one is valid. Pure.
 
-A key is `ek_PREFIX_SECRET`: 12 hexadecimal digits that find its row, then 64 that prove it. What is kept is the SHA-256
-of the whole: the 256 random bits in it leave nothing to guess, so that a slow hash would only be slow.
+A key is `ek_PREFIX_SECRET`: 12 hexadecimal digits that find its row, then 64 that prove it. The store has the SHA-256
+of the whole: with 256 random bits there is nothing to guess, so a slow hash would add nothing but time.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from control.records import KeyRecord, State
 
 _KEY = re.compile(r"ek_([0-9a-f]{12})_[0-9a-f]{64}", re.ASCII)
 
-# What is looked up, and compared with, where nothing was found: no key has either.
+# What is looked up and compared where there is no row, so that the work is the same: no key has either.
 NO_PREFIX = "ek_"
 NO_DIGEST = b"\0" * 32
 
@@ -25,33 +25,33 @@ def new_key() -> tuple[str, str]:
 
 
 def new_id() -> str:
-    """A fresh name for a key's row: it says nothing about the key."""
+    """A new id for a key's row, independent of the key."""
     return f"key_{secrets.token_hex(8)}"
 
 
 def digest(presented: str) -> bytes:
-    """What is kept of a key, or compared with what is kept."""
+    """The digest of a key, which is stored or compared with a stored one."""
     return hashlib.sha256(presented.encode("utf-8", "surrogatepass")).digest()
 
 
 def prefix_of(presented: str) -> str:
-    """The prefix to look up: `NO_PREFIX` for what is no key at all, so that the work is the same."""
+    """The prefix to look up: `NO_PREFIX` for a text that is not a key, so that the work is the same."""
     return presented[:15] if _KEY.fullmatch(presented) else NO_PREFIX
 
 
 def same(kept: bytes, presented: bytes) -> bool:
-    """Whether two digests are equal, in a time that does not tell how far they are."""
+    """Whether two digests are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(kept, presented)
 
 
 def usable(record: KeyRecord, state: State) -> bool:
-    """Whether a key whose digest is right is good until it ends: not revoked, its tenant not suspended.
+    """Whether a key with the right digest is valid until it expires: not revoked, its tenant not suspended.
 
-    Only a control action changes the answer, so that it may be remembered between two of them.
+    Only a control action changes the answer, so it may be cached between two of them.
     """
     return record.revoked_at is None and state == "active"
 
 
 def ended(expires_at: float | None, now: float) -> bool:
-    """Whether a key with this end has ended. A clock may be wrong and be put right: never to be remembered."""
+    """Whether a key with this expiry has expired. Not to be cached: a clock may be wrong and be corrected."""
     return expires_at is not None and expires_at <= now

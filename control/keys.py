@@ -18,13 +18,13 @@ from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT
 from storage.lanes import rows
 
-# The caches of presented keys, so that the next request with one needs no look at the store. Keys that open nothing
-# have a cache of their own, so that a flood of them evicts no valid one.
+# The caches of presented keys, so that the next request with one needs no query. Invalid keys have a cache of their
+# own, so that a flood of them evicts no valid one.
 _REMEMBERED = 16_384
 _REMEMBERED_WRONG = 4_096
 
 _KEY = "k.id, k.tenant, k.prefix, k.scopes, k.created_at, k.expires_at, k.revoked_at"
-# The tenant's row beside the key's: one look tells all that decides.
+# The tenant's row beside the key's: one query returns everything that decides.
 _LOOKUP = f"""
 SELECT {_KEY}, k.digest, {", ".join(f"t.{column}" for column in COLUMNS)}
 FROM keys k JOIN tenants t ON t.name = k.tenant WHERE k.prefix = ?
@@ -33,10 +33,10 @@ FROM keys k JOIN tenants t ON t.name = k.tenant WHERE k.prefix = ?
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is cached of a presented key: whom it stands for, and until when.
+    """The cache entry of a presented key: its identity, and its expiry.
 
     Invariant: it follows from the key's row and its tenant's alone, never from the time at which they were read. The
-    clock is read with every request: one that was wrong for a moment leaves nothing behind.
+    clock is read with every request, so one that was wrong for a moment has no lasting effect.
     """
 
     identity: Identity | None
@@ -65,7 +65,7 @@ class Keys:
     async def create(
         self, tenant: str, *, actor: str, scopes: Iterable[str] = ("use",), expires_at: float | None = None
     ) -> tuple[KeyRecord, str]:
-        """A new key of a tenant, and its text, which is kept nowhere. Raises Problem: bad_request, not_found."""
+        """A new key of a tenant, and its text, which is not stored. Raises Problem: bad_request, not_found."""
         key, prefix = key_text.new_key()
         identifier = key_text.new_id()
 
@@ -85,7 +85,7 @@ class Keys:
         return await self._audit.act(actor, "key.create", identifier, tenant, create), key
 
     async def all(self, tenant: str) -> list[KeyRecord]:
-        """Every key of a tenant, also those that open nothing any more, oldest first. Raises Problem not_found."""
+        """Every key of a tenant, revoked and expired ones too, oldest first. Raises Problem not_found."""
 
         def find(db: apsw.Connection) -> list[KeyRecord]:
             existing(db, tenant)
@@ -94,7 +94,7 @@ class Keys:
         return await self._database.read(find)
 
     async def revoke(self, identifier: str, *, actor: str) -> KeyRecord:
-        """Let a key open nothing from now on. Doing it again changes nothing. Raises Problem not_found."""
+        """Revoke a key. Doing it again changes nothing. Raises Problem not_found."""
         found = await self._database.read(lambda db: _records(db, "WHERE k.id = ?", (identifier,)))
         tenant = found[0].tenant if found else None
 
@@ -109,11 +109,10 @@ class Keys:
         return await self._audit.act(actor, "key.revoke", identifier, tenant, revoke)
 
     async def authenticate(self, presented: str) -> Identity | None:
-        """Whom a presented key stands for; None for an unknown, wrong, expired or revoked one, or a suspended tenant.
+        """The identity of a presented key; None for an unknown, wrong, expired or revoked one, or a suspended tenant.
 
-        All of these take the same work: one hash, and one look for a row unless the key is cached. Every control
-        action, of any process, empties the caches. Whether a key has ended depends on its row and the clock's present
-        time alone.
+        All of these take the same work: one hash, and one query unless the key is cached. Every control action, of any
+        process, empties the caches. Whether a key has expired depends on its row and the current time alone.
         """
         digest = key_text.digest(presented)
         generation = self._database.generation()
@@ -121,7 +120,7 @@ class Keys:
             self._generation = generation
             self._right.clear()
             self._wrong.clear()
-        # Always compared, so that a configured operator's key costs every request the same.
+        # Always compared, so that every request costs the same with an operator's key as without one.
         if key_text.same(self._operator or key_text.NO_DIGEST, digest):
             return self._operator_identity
         known = self._right.get(digest)
@@ -133,7 +132,7 @@ class Keys:
             return None
         found = await self._database.read(lambda db: rows(db, _LOOKUP, (key_text.prefix_of(presented),)))
         known = self._judge(found, digest)
-        if generation == self._database.generation() == self._generation:  # nothing changed while we looked
+        if generation == self._database.generation() == self._generation:  # nothing changed during the query
             self._remember(digest, known)
         return self._at_present(known)
 
@@ -142,7 +141,7 @@ class Keys:
         return None if expires_at is not None and key_text.ended(expires_at, self._clock()) else known.identity
 
     def _judge(self, found: Sequence[tuple[Any, ...]], digest: bytes) -> _Known:
-        """What the row that was found, if any, says of a key with this digest."""
+        """The cache entry of a key with this digest, from its row, if there is one."""
         row = found[0] if found else None
         right = key_text.same(key_text.NO_DIGEST if row is None else row[7], digest)
         if row is None or not right:

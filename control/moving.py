@@ -1,8 +1,8 @@
-"""Moving a tenant to another machine, and copying everything while it is served.
+"""Export, import and back-up of tenants, while the engine serves them.
 
 An export is a tar with `tenant.json` (every row of the control store that is the tenant's; keys as digests and secrets
-as sealed, so that both work where `secrets_key` is the same) and `knowledge.sqlite.store`. Copies are made by SQLite's
-backup, so each is of one moment although others go on writing.
+as sealed, so that both work where `secrets_key` is the same) and `knowledge.sqlite`. SQLite's backup makes the copies,
+so each is a snapshot although other connections write meanwhile.
 """
 
 import base64
@@ -42,12 +42,12 @@ _CHUNK = 1024 * 1024
 
 
 async def export_tenant(control: ControlStore, db_path: Path, tenant: str, to: Path, *, actor: str) -> None:
-    """Write all that a tenant has into a new tar, readable by its owner alone. It may be served meanwhile.
+    """Write all data of a tenant into a new tar, readable by its owner only. The tenant may be served meanwhile.
 
-    Raises Problem: not_found; conflict, for a file that is there; and OSError.
+    Raises Problem: not_found; conflict, if the file exists; and OSError.
     """
     if await trio.to_thread.run_sync(to.exists):
-        raise Problem(Code.CONFLICT, f"{to.name} is there already; an export never overwrites")
+        raise Problem(Code.CONFLICT, f"{to.name} exists already; an export never overwrites")
 
     def collect(db: apsw.Connection) -> dict[str, Any]:
         found = rows(db, "SELECT * FROM tenants WHERE name = ?", (tenant,))
@@ -75,7 +75,7 @@ def _write_tar(to: Path, text: bytes, knowledge: Path) -> None:
                 copy_database(knowledge, copied)
                 with copied.open("rb") as database:
                     _add(tar, _KNOWLEDGE, copied.stat().st_size, database)
-        os.link(beside, to)  # fails where something took the name meanwhile
+        os.link(beside, to)  # fails if the name was taken meanwhile
     finally:
         beside.unlink(missing_ok=True)
         copied.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def _add(tar: tarfile.TarFile, name: str, size: int, content: Any) -> None:
 
 
 def copy_database(source: Path, to: Path) -> None:
-    """Copy a SQLite file as it is at one moment, while others write to it. `to` is its owner's alone."""
+    """Copy a snapshot of a SQLite file that others may write to. Only its owner may read `to`."""
     to.touch(mode=0o600)
     reading = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
     writing = apsw.Connection(str(to))
@@ -104,10 +104,10 @@ def copy_database(source: Path, to: Path) -> None:
 
 
 async def back_up(control: ControlStore, db_path: Path, folder: Path, *, actor: str) -> list[str]:
-    """Copy the control store and the knowledge of every tenant into a new folder; the names of what was written.
+    """Copy the control store and the knowledge of every tenant into a new folder; returns the names of the copies.
 
-    Put in the places that the configuration names, the copies are the engine as it was. Raises Problem conflict for a
-    folder that is there, and OSError.
+    To restore, put the copies at the paths that the configuration names. Raises Problem conflict if the folder exists,
+    and OSError.
     """
     names = [record.name for record in await control.tenants.all()]
     await trio.to_thread.run_sync(_new_folder, folder)
@@ -130,18 +130,18 @@ def _new_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise Problem(Code.CONFLICT, f"{folder.name} is there already; a back-up never overwrites") from None
+        raise Problem(Code.CONFLICT, f"{folder.name} exists already; a back-up never overwrites") from None
 
 
 # ---- in ---------------------------------------------------------------------------------------------------------
 
 
 async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, actor: str) -> str:
-    """Take in a tenant from an export; its name. Its keys, secrets and figures come along, the audit log does not.
+    """Create a tenant from an export; returns its name. Keys, secrets and usage are imported, the audit log is not.
 
-    It is suspended until everything is there: what stops this midway leaves a suspended tenant to delete.
-    Raises Problem: bad_request (no export, or not to be trusted), conflict (the tenant, or a key of it, is here),
-    unavailable (its secrets do not open with the secrets key of this machine), and OSError.
+    The tenant is suspended until everything is in place: an import that stops midway leaves a suspended tenant to
+    delete. Raises Problem: bad_request (not an export, or not consistent), conflict (the tenant, or one of its keys,
+    exists here), unavailable (its secrets do not open with the secrets key of this machine), and OSError.
     """
     folder = db_path.parent / "tenants"
     await trio.to_thread.run_sync(partial(folder.mkdir, parents=True, exist_ok=True))
@@ -157,7 +157,7 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
         def insert(db: apsw.Connection) -> None:
             nonlocal state
             if rows(db, "SELECT 1 FROM tenants WHERE name = ?", (name,)):
-                raise Problem(Code.CONFLICT, f"tenant {name!r} is here already; delete it first, or keep it")
+                raise Problem(Code.CONFLICT, f"tenant {name!r} exists already; delete it before the import")
             _insert(db, name, held)
             state = rows(db, "SELECT state FROM tenants WHERE name = ?", (name,))[0][0]
             db.execute("UPDATE tenants SET state = 'suspended' WHERE name = ?", (name,))
@@ -178,7 +178,7 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
 
 
 def _read_tar(file: Path, beside: Path) -> tuple[dict[str, Any], bool]:
-    """What an export holds; its database is written to `beside`. Nothing else in it is looked at, or may be there."""
+    """The content of an export; its database is written to `beside`. Any other member is an error."""
     try:
         with tarfile.open(file, mode="r:") as tar:
             return _members(tar, beside)
@@ -213,13 +213,13 @@ async def _check_knowledge(path: Path) -> None:
         async with open_store(path, readonly=True) as store:
             await store.stats()
     except StoreError:
-        raise _no_export("knowledge.sqlite is no knowledge store of this version") from None
+        raise _no_export("knowledge.sqlite is not a knowledge store of this version") from None
     for ending in ("-wal", "-shm"):
         await trio.to_thread.run_sync(partial(path.with_name(path.name + ending).unlink, missing_ok=True))
 
 
 def _no_export(why: str) -> Problem:
-    return Problem(Code.BAD_REQUEST, f"the file is no export of a tenant: {why}")
+    return Problem(Code.BAD_REQUEST, f"the file is not an export of a tenant: {why}")
 
 
 def _name_of(everything: Mapping[str, Any]) -> str:
@@ -230,9 +230,9 @@ def _name_of(everything: Mapping[str, Any]) -> str:
 
 
 def _with_heads(name: str, held: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of an export, its heads made anew: what is called is what the digest says, and nothing else.
+    """The rows of an export, with its heads computed again: only content that matches its digest may be called.
 
-    A digest names a folder, and what was approved was approved of this content: neither is the file's to choose.
+    A digest names a folder, and an approval is of this content: the file must not choose either.
     """
     heads = []
     packages = held.get("packages") or {}
@@ -250,11 +250,11 @@ def _with_heads(name: str, held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _insert(db: apsw.Connection, name: str, held: Mapping[str, Any]) -> None:
-    """Put the rows in. Every table, column and owner is checked: the file is a stranger's until then."""
+    """Insert the rows. Every table, column and owner is checked: until then the file is not trusted."""
     known = ("tenants", *tables.tenant_tables(db))
     for table, found in held.items():
         if table not in known:
-            raise _no_export(f"this version knows no table {table[:40]!r}")
+            raise _no_export(f"this version has no table {table[:40]!r}")
         columns = found.get("columns") if isinstance(found, dict) else None
         if not isinstance(columns, list) or not set(columns) <= set(_columns(db, table)):
             raise _no_export(f"{table} has other columns here")
@@ -268,9 +268,9 @@ def _insert(db: apsw.Connection, name: str, held: Mapping[str, Any]) -> None:
             try:
                 db.execute(sql, [_value(each) for each in row])
             except apsw.ConstraintError:
-                raise Problem(Code.CONFLICT, f"{table}: a row of the export is another tenant's here") from None
+                raise Problem(Code.CONFLICT, f"{table}: a row of the export belongs to another tenant here") from None
             except (TypeError, ValueError, binascii.Error):
-                raise _no_export(f"a value of {table} is none") from None
+                raise _no_export(f"a value of {table} is not valid") from None
 
 
 def _columns(db: apsw.Connection, table: str) -> list[str]:

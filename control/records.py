@@ -1,4 +1,4 @@
-"""What the control store holds, as data, and what may be put in. Pure: no file, no clock.
+"""The records of the control store, and the checks of values that are put in. Pure: no file, no clock.
 
 Times are seconds since the epoch; in JSON they are RFC 3339 texts in UTC, or null.
 """
@@ -21,12 +21,12 @@ from sandbox.wire.limits import SPECS
 State = Literal["active", "suspended"]
 Scope = Literal["use", "publish", "admin"]
 
-# What a key may do: call agents and tools; upload versions of them; approve and activate within the tenant's own power.
+# What a key may do: call agents and tools; upload versions; approve and activate them, as far as a tenant itself may.
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 QUOTA_NAMES = tuple(QUOTAS)
 _QUOTA_TABLE: TypeAdapter[dict[str, float]] = TypeAdapter(QuotaTable)
 
-# Tenants give their names to files, and to options of commands: no leading dot or dash.
+# Names of tenants appear in names of files and in options of commands: no leading dot or dash.
 _TENANT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 # A Lua field, so that scripts can write `secrets.NAME`.
 _SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -45,7 +45,7 @@ def shown_time(at: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TenantRecord:
-    """One tenant. `quotas` and `ceilings` hold only what was said for this one; `weight` is its share in the pick."""
+    """One tenant. `quotas` and `ceilings` hold only its own; `weight` is its share of CPU time."""
 
     name: str
     state: State
@@ -63,7 +63,7 @@ class TenantRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One API key, without what proves it. `prefix` is its readable beginning, by which people tell keys apart."""
+    """One API key, without its secret. `prefix` is its readable beginning, by which people recognise it."""
 
     id: str
     tenant: str
@@ -83,7 +83,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class SecretRecord:
-    """One secret, without its value. It is sent to `hosts` alone (rules as in `allow_hosts`)."""
+    """One secret, without its value. It is sent to `hosts` only (rules as in `allow_hosts`)."""
 
     tenant: str
     name: str
@@ -100,9 +100,10 @@ class SecretRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """Who did what to what, how it ended and when. `outcome` is `ok`, or the code of the refusal.
+    """One row of the audit log. `outcome` is `ok`, or the code of the refusal.
 
-    `actor` is `operator`, `cli`, `key:ID` or `script:NAME`; never the value of an argument.
+    `actor` is `operator`, `cli`, `key:ID`, `oauth:ISSUER:SUBJECT` or `script:NAME`. No field holds the value of an
+    argument.
     """
 
     at: float
@@ -119,7 +120,7 @@ class AuditRow:
         }  # fmt: skip
 
 
-# ---- what may be put in -----------------------------------------------------------------------------------------
+# ---- checks of values -------------------------------------------------------------------------------------------
 
 
 def storable(text: str) -> str:
@@ -131,26 +132,29 @@ def _bad(message: str) -> Problem:
     return Problem(Code.BAD_REQUEST, message)
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> Problem:
+def hint(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the most similar known one, or else all of them."""
     known = list(known)
     near = nearest(name, known)
-    return _bad(
-        f"unknown {what} {name[:64]!r}; " + (f"did you mean {near!r}?" if near else f"known: {', '.join(known)}")
-    )
+    return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> Problem:
+    return _bad(f"unknown {what} {name[:64]!r}; {hint(name, known)}")
 
 
 def check_tenant_name(name: str) -> str:
-    """A name that a new tenant may have. Raises Problem (400)."""
+    """Return the name if a new tenant may have it. Raises Problem (400)."""
     if _TENANT_NAME.fullmatch(name) is None:
         raise _bad(
             f"{name[:80]!r} cannot name a tenant; expected 1 to 64 ASCII letters, digits, '_', '.' or '-', "
-            "beginning with none of '.' and '-'"
+            "not beginning with '.' or '-'"
         )
     return name
 
 
 def check_secret_name(name: str) -> str:
-    """A name that a secret may have. Raises Problem (400)."""
+    """Return the name if a secret may have it. Raises Problem (400)."""
     if _SECRET_NAME.fullmatch(name) is None:
         raise _bad(
             f"{name[:80]!r} cannot name a secret; expected 1 to 64 ASCII letters, digits or '_', not beginning with a "
@@ -237,5 +241,5 @@ def expiry(text: str, now: float) -> float:
     else:
         at = parse_time(text, "expires", "a period (90s, 30m, 12h, 30d, 8w), ")
     if not now < at <= _LAST_SECOND:
-        raise _bad(f"expires: {text[:40]!r} is not in the future that calendars know")
+        raise _bad(f"expires: {text[:40]!r} is not in the future, or after the year 9999")
     return at

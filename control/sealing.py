@@ -1,4 +1,4 @@
-"""Secrets at rest: AES-256-GCM under one key of the operator's, bound to whose they are and where they may go. Pure."""
+"""Secrets at rest: AES-256-GCM under one key of the operator's, bound to tenant, name and hosts. Pure."""
 
 import base64
 import binascii
@@ -17,11 +17,11 @@ _NONCE_BYTES = 12
 
 
 class BadKey(ValueError):
-    """The configured key is none. One phrase, without the key."""
+    """The configured key is not valid. One phrase, without the key."""
 
 
 def parse_key(text: str) -> bytes:
-    """The 32 bytes that a base64 text stands for (either alphabet, with or without padding). Raises BadKey."""
+    """The 32 bytes of a base64 text (either alphabet, with or without padding). Raises BadKey."""
     compact = "".join(text.split()).rstrip("=")
     try:
         key = base64.b64decode(compact + "=" * (-len(compact) % 4), altchars=_altchars(compact), validate=True)
@@ -43,7 +43,7 @@ class Sealer:
         self._cipher = AESGCM(key)
 
     def seal(self, tenant: str, name: str, hosts: Sequence[str], value: str) -> bytes:
-        """The value, so that it opens for this tenant, name and list of hosts alone."""
+        """The value encrypted, so that it opens for this tenant, name and list of hosts only."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, value.encode(), _bound_to(tenant, name, hosts))
 
@@ -61,5 +61,5 @@ class Sealer:
 
 
 def _bound_to(tenant: str, name: str, hosts: Sequence[str]) -> bytes:
-    # JSON of a list has one reading: no tenant, name or host can be confused with parts of two.
+    # JSON of a list is unambiguous: no tenant, name or host can be confused with parts of two.
     return json.dumps(["engine secret", 1, tenant, name, list(hosts)]).encode()

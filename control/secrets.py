@@ -1,4 +1,4 @@
-"""Secrets in the control store: sealed, bound to hosts, and opened for the supervisor alone."""
+"""Secrets in the control store: sealed, bound to hosts, and opened for the supervisor only."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_SECRET_BYTES = 64 * 1024
 _MAX_HOSTS = 32
-# Every log line of the tenant's scripts, and every answer of a bound host, is searched for every one of them.
+# Every log line of the tenant's scripts, and every answer of a bound host, is searched for each secret.
 _MAX_SECRETS = 64
 
 _SECRET = "tenant, name, hosts, created_at, updated_at"
@@ -41,8 +41,8 @@ class Secret:
 class Secrets:
     """The secrets of every tenant. Every method may raise Problem `unavailable`.
 
-    Methods that change something take the `actor` that the audit log names. The key that seals is `key`, or else what
-    `key_file` holds.
+    Methods that change something take the `actor` that the audit log names. The sealing key is `key`, or else the
+    content of `key_file`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Secrets:
         self._key_file = key_file
 
     async def set(self, tenant: str, name: str, value: str, hosts: Sequence[str], *, actor: str) -> SecretRecord:
-        """Keep a secret, in place of one of the same name. From here its value goes to these hosts alone.
+        """Store a secret, replacing one of the same name. Its value is sent to these hosts only.
 
         Raises Problem: bad_request (its name, value or hosts), not_found, conflict (too many), unavailable (no secrets
         key).
@@ -97,7 +97,7 @@ class Secrets:
         return await self._database.read(find)
 
     async def delete(self, tenant: str, name: str, *, actor: str) -> None:
-        """Forget a secret. Raises Problem not_found."""
+        """Delete a secret. Raises Problem not_found."""
 
         def delete(db: apsw.Connection) -> None:
             existing(db, tenant)
@@ -109,7 +109,7 @@ class Secrets:
     async def opened(self, tenant: str) -> dict[str, Secret]:
         """Every secret of a tenant with its value, by name: for the supervisor, which puts them into requests.
 
-        Raises Problem `unavailable` when there are some and the secrets key is missing or another one.
+        Raises Problem `unavailable` if the tenant has secrets and the secrets key is missing or a different one.
         """
         found = await self._database.read(
             lambda db: rows(db, "SELECT name, hosts, sealed FROM secrets WHERE tenant = ? ORDER BY name", (tenant,))
@@ -124,7 +124,7 @@ class Secrets:
         return opened
 
     async def _sealer(self) -> "Sealer":
-        # Imported late: most who open a control store have no secrets, and cryptography takes 40 ms.
+        # Imported late: most control stores have no secrets, and importing cryptography takes 40 ms.
         from control.sealing import BadKey, Sealer, parse_key
 
         key, file = self._key, self._key_file
@@ -167,7 +167,7 @@ def _check_value(value: str) -> None:
 
 
 def _check_hosts(hosts: Sequence[str]) -> list[str]:
-    """Where a secret may be sent: rules as in `allow_hosts`, at least one, and never everywhere."""
+    """The hosts that a secret may be sent to: rules as in `allow_hosts`, at least one, and never all hosts."""
     if not 1 <= len(hosts) <= _MAX_HOSTS:
         raise Problem(Code.BAD_REQUEST, f"a secret is bound to 1 to {_MAX_HOSTS} hosts, this one to {len(hosts)}")
     for host in hosts:
@@ -176,5 +176,5 @@ def _check_hosts(hosts: Sequence[str]) -> list[str]:
         except ValueError as error:
             raise Problem(Code.BAD_REQUEST, f"host {host[:100]!r}: {error}") from None
         if host.strip().startswith("*") and not host.strip().startswith("*."):
-            raise Problem(Code.BAD_REQUEST, "a secret is bound to hosts by name; '*' would send it to anybody")
+            raise Problem(Code.BAD_REQUEST, "a secret is bound to hosts by name; '*' would send it to any host")
     return list(dict.fromkeys(hosts))

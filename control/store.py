@@ -1,4 +1,4 @@
-"""The control store: what the operator decides, in one file. `open_control` -> `ControlStore`."""
+"""The control store, in one file. `open_control` -> `ControlStore`."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +12,7 @@ from control.audit import AuditLog
 from control.database import Database, open_database
 from control.files import control_path
 from control.keys import Keys
+from control.logins import Logins
 from control.secrets import Secrets
 from control.tenants import Tenants
 from control.usage import UsageTable
@@ -21,7 +22,7 @@ from engine.config import Config, ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says about tenants. `db_path` is where knowledge is; theirs is in files beside it."""
+    """The settings of tenants. `db_path` is the knowledge store of `default`; those of tenants are files beside it."""
 
     db_path: Path
     operator_key: str | None = None
@@ -37,6 +38,7 @@ class ControlStore:
         self.audit = AuditLog(database, clock)
         self.tenants = Tenants(database, self.audit, clock, settings.db_path)
         self.keys = Keys(database, self.audit, clock, settings.operator_key)
+        self.logins = Logins(database)
         self.secrets = Secrets(
             database, self.audit, clock, key=settings.secrets_key, key_file=settings.secrets_key_file
         )
@@ -45,19 +47,19 @@ class ControlStore:
 
     @property
     def path(self) -> Path:
-        """The file, whether it is there yet or not."""
+        """The file, which need not exist yet."""
         return self._database.path
 
     def generation(self) -> int:
-        """A number that changes with every control action, of this process or of another one, such as the command line.
+        """A number that changes with every control action, of this process or another one, such as the command line.
 
-        Asking takes some microseconds and no thread: for caches of what was read here.
+        Takes some microseconds and no thread: caches of what was read here compare it.
         """
         return self._database.generation()
 
 
 def settings_of(config: Config) -> Settings:
-    """What a configuration says about tenants."""
+    """The settings of tenants in a configuration."""
     tenants = config.tenants
     return Settings(config.db.path, tenants.operator_key, tenants.secrets_key, tenants.secrets_key_file)
 
@@ -66,10 +68,10 @@ def settings_of(config: Config) -> Settings:
 async def open_control(
     path: Path, settings: Settings, *, create: bool = False, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[ControlStore]:
-    """The control store in the file `path`, for as long as the block lasts.
+    """The control store in the file `path`, open until the block ends.
 
-    Made at once with `create`; else the file appears with the first thing that is written to it, and until then the
-    store is empty but for the tenant `default`. Raises StoreError for a file that cannot be used.
+    Created at once with `create`, else by the first write; until then the store is empty but for the tenant `default`.
+    Raises StoreError for a file that cannot be used.
     """
     async with open_database(path, create=create, clock=clock) as database:
         store = ControlStore(database, settings, clock)
@@ -79,7 +81,7 @@ async def open_control(
             try:
                 yield store
             except Exception as error:
-                raised = error  # out of the nursery as it is: one that leaves it would come out wrapped in a group
+                raised = error  # kept as it is: an exception that leaves the nursery comes out wrapped in a group
             nursery.cancel_scope.cancel()
         if raised is not None:
             raise raised
@@ -87,9 +89,9 @@ async def open_control(
 
 @asynccontextmanager
 async def open_configured(config: Config) -> AsyncIterator[ControlStore]:
-    """The control store of a configuration; where tenants are on, it is made at once.
+    """The control store of a configuration; with tenants enabled, it is created at once.
 
-    Raises StoreError, and ConfigError for a secrets key that is none.
+    Raises StoreError, and ConfigError for an invalid secrets key.
     """
     if config.tenants.secrets_key is not None:
         from control.sealing import BadKey, parse_key

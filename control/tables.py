@@ -1,7 +1,7 @@
-"""The tables of the control store, and how a file becomes one. Pure SQL and what SQLite says, inside a connection.
+"""The tables of the control store; creating and checking them. Pure SQL, inside a connection.
 
-A table with a column `tenant` belongs to that tenant: deleting the tenant empties it of its rows, and exporting takes
-them along. `audit` alone stays: it is the operator's.
+The rows of a table with a column `tenant` belong to that tenant: deleting the tenant deletes them, and an export
+includes them. Only `audit` is exempt: its rows are the operator's.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from storage.lanes import at_once, rows
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x6374726C  # "ctrl": tells our files from other programs' SQLite files
 
-# Names that differ in case alone would be one file on some disks, and one person's mistake on all.
+# Names that differ only in case would be one file on some filesystems, and easy to confuse on all.
 _CORE = """
 CREATE TABLE IF NOT EXISTS meta(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tenants(
@@ -39,8 +39,8 @@ CREATE TABLE IF NOT EXISTS audit(
 CREATE INDEX IF NOT EXISTS audit_by_tenant ON audit(tenant, n);
 """
 
-# `n` is the order of publication; a package's content is kept once, however many versions have it. Where it has files
-# beside its script, its head is all but those: what is read to call it, however large they are.
+# `n` is the order of publication; a package's content is stored once, however many versions have it. If it has files
+# beside its script, its head is the content without them: what is read to call it, however large they are.
 _VERSIONS = """
 CREATE TABLE IF NOT EXISTS packages(
     tenant TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL, content BLOB NOT NULL,
@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS versions(
 CREATE UNIQUE INDEX IF NOT EXISTS versions_active ON versions(tenant, root, name) WHERE active;
 """
 
-# One row for everything that is summed up together (`engine.usage`); the two counters are JSON.
+# One row for each account (`engine.usage`); the two counters are JSON.
 _USAGE = """
 CREATE TABLE IF NOT EXISTS usage(
     tenant TEXT NOT NULL, agent TEXT NOT NULL, key TEXT NOT NULL, day TEXT NOT NULL, runs INTEGER NOT NULL,
@@ -68,16 +68,16 @@ CREATE TABLE IF NOT EXISTS usage(
 ) WITHOUT ROWID;
 """
 
-# Every file that keeps something here adds its tables to this list; all of them say IF NOT EXISTS.
+# Every table of the control store; all of them say IF NOT EXISTS.
 SCHEMAS: tuple[str, ...] = (_CORE, _VERSIONS, _USAGE)
 
 _NOT_THEIRS = ("audit", "tenants")
 
 
 def prepare(db: apsw.Connection, file: Path | None, now: float) -> None:
-    """Make an empty file a control store, and check what another one is. Raises StoreError; `file` is for its text.
+    """Make an empty file a control store, and check any other. Raises StoreError, whose text names `file`.
 
-    The tenant `default` is always there: it has what the configuration names.
+    The tenant `default` always exists: it owns what the configuration names.
     """
     empty = not rows(db, "SELECT 1 FROM sqlite_schema LIMIT 1")
     if not empty:
@@ -86,14 +86,14 @@ def prepare(db: apsw.Connection, file: Path | None, now: float) -> None:
         db.pragma("journal_mode", "wal")
     # A key that was created must work after a power cut, and one that was revoked must not.
     db.pragma("synchronous", "FULL")
-    # What was deleted is overwritten: a secret's last copy must not stay in a free page.
+    # Deleted rows are overwritten: the last copy of a secret must not stay in a free page.
     db.pragma("secure_delete", 1)
     db.pragma("journal_size_limit", 16 * 1024 * 1024)
     at_once(partial(_fill, now=now), db)
 
 
 def _fill(db: apsw.Connection, now: float) -> None:
-    for schema in SCHEMAS:  # whether or not another process was faster
+    for schema in SCHEMAS:  # another process may have been faster: none of these fails then
         rows(db, schema)
     db.execute("INSERT INTO meta VALUES ('generation', 0) ON CONFLICT DO NOTHING")
     db.execute(
@@ -104,7 +104,7 @@ def _fill(db: apsw.Connection, now: float) -> None:
 
 
 def check(db: apsw.Connection, file: Path | None) -> None:
-    """Raises StoreError unless the file is a control store that this version knows."""
+    """Raises StoreError unless the file is a control store of a schema that this version reads."""
     if db.pragma("application_id") != APPLICATION_ID:
         raise StoreError(f"{file} is another program's SQLite database, not a control store; correct [tenants] store")
     version = db.pragma("user_version")
@@ -121,7 +121,7 @@ def generation(db: apsw.Connection) -> int:
 
 
 def advance(db: apsw.Connection) -> None:
-    """There was a control action."""
+    """Count a control action."""
     db.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
 
 

@@ -1,4 +1,4 @@
-"""Tenants: created, changed, suspended, deleted with all that is theirs, and found missing where files were left."""
+"""Tenants: created, changed, suspended, deleted with all their data; and a check for files whose tenant is unknown."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class Tenants:
     """The tenants of a control store. Every method may raise Problem `unavailable`.
 
     Methods that change something take the `actor` that the audit log names: `cli`, `operator` or `key:ID`. `db_path`
-    is where knowledge is; that of tenants is in files beside it.
+    is the knowledge store of `default`; those of tenants are files beside it.
     """
 
     def __init__(self, database: Database, audit: AuditLog, clock: Callable[[], float], db_path: Path) -> None:
@@ -54,7 +54,7 @@ class Tenants:
         ceilings: Mapping[str, Any] | None = None,
         weight: float = 1.0,
     ) -> TenantRecord:
-        """A new tenant, active. Raises Problem: bad_request, conflict (also for a name that differs in case alone)."""
+        """A new tenant, active. Raises Problem: bad_request, conflict (also for a name that differs only in case)."""
 
         def create(db: apsw.Connection) -> TenantRecord:
             record = TenantRecord(
@@ -82,7 +82,7 @@ class Tenants:
         ceilings: Mapping[str, Any] | None = None,
         weight: float | None = None,
     ) -> TenantRecord:
-        """Put other quotas, ceilings or another weight in place of those that a tenant has; None leaves them.
+        """Replace a tenant's quotas, ceilings or weight; None keeps them.
 
         Raises Problem: bad_request, not_found.
         """
@@ -116,7 +116,7 @@ class Tenants:
         return tenant_of(await self.get(name))
 
     async def set_state(self, name: str, state: State, *, actor: str) -> TenantRecord:
-        """Suspend a tenant, so that none of its keys opens anything, or resume it. Raises Problem not_found."""
+        """Suspend a tenant, so that none of its keys works, or resume it. Raises Problem not_found."""
 
         def change(db: apsw.Connection) -> TenantRecord:
             existing(db, name)
@@ -127,17 +127,17 @@ class Tenants:
         return await self._audit.act(actor, action, name, name, change)
 
     async def delete(self, name: str, *, actor: str) -> dict[str, Any]:
-        """Delete a tenant with everything it has, and prove it: `{tenant, removed, left}`, both counts by kind.
+        """Delete a tenant with all its data, and verify it: `{tenant, removed, left}`, both counts by kind.
 
-        It is suspended first; whatever stops this midway leaves a suspended tenant, and deleting again finishes.
-        `left` is counted anew after the deletion. What the audit log says stays.
+        It is suspended first; a deletion that stops midway leaves a suspended tenant, and deleting again finishes.
+        `left` is counted after the deletion. The audit log keeps its rows.
         Raises Problem: not_found, conflict (the tenant `default`), unavailable (a file cannot be removed).
         """
 
         def suspend(db: apsw.Connection) -> None:
             existing(db, name)
             if name == DEFAULT_TENANT.id:
-                raise Problem(Code.CONFLICT, "the tenant 'default' has what the configuration names; it stays")
+                raise Problem(Code.CONFLICT, "the tenant 'default' owns what the configuration names; it stays")
             db.execute("UPDATE tenants SET state = 'suspended' WHERE name = ?", (name,))
 
         await self._audit.act(actor, "tenant.delete.begin", name, name, suspend)
@@ -158,24 +158,24 @@ class Tenants:
             return removed
 
         removed = await self._audit.act(actor, "tenant.delete", name, name, delete)
-        # The log beside the database still has copies of what was deleted.
+        # The write-ahead log still has copies of what was deleted.
         await self._database.outside(lambda db: db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE))
-        left = await self._left(name)
+        left = await self._remaining(name)
         if any(left.values()):
-            raise Problem(Code.UNAVAILABLE, f"something of tenant {name!r} came while it was deleted; delete it again")
+            raise Problem(Code.UNAVAILABLE, f"tenant {name!r} was written to while it was deleted; delete it again")
         return {"tenant": name, "removed": {**removed, "tenant": 1, "files": files}, "left": left}
 
-    async def _left(self, name: str) -> dict[str, int]:
+    async def _remaining(self, name: str) -> dict[str, int]:
         left = await self._database.read(partial(tables.counts, tenant=name))
         left["tenant"] = len(await self._database.read(lambda db: _records(db, "WHERE name = ?", (name,))))
         left["files"] = len(await trio.to_thread.run_sync(tenant_files, self._db_path, name))
         return left
 
     async def lost(self) -> str | None:
-        """What to tell an operator where files are there of tenants that are not in this store; None where all is well.
+        """A warning for the operator if there are files of tenants that are not in this store, else None.
 
-        An empty file is a new store to SQLite, and a missing store is made: then no key opens anything, and the files
-        of tenants beside it are the only sign of the loss.
+        SQLite takes an empty file for a new store, and a missing store is created: then no key works, and the files of
+        tenants beside it are the only sign of the loss.
         """
         try:
             there = await trio.to_thread.run_sync(owners_of_files, self._db_path)
@@ -186,8 +186,8 @@ class Tenants:
             return None
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         return (
-            f"there are files of tenants of whom the control store knows nothing ({shown}): if it was lost or emptied, "
-            "no key opens anything; restore it from a back-up, or remove these files"
+            f"there are files of tenants that are not in the control store ({shown}): if it was lost or emptied, no "
+            "key works; restore it from a back-up, or remove these files"
         )
 
 
@@ -201,7 +201,7 @@ def existing(db: apsw.Connection, name: str) -> TenantRecord:
 
 
 def record_of(row: Sequence[Any]) -> TenantRecord:
-    """The record that a row of `COLUMNS` is."""
+    """The record of a row with `COLUMNS`."""
     name, state, created_at, quotas, ceilings, weight = row
     return TenantRecord(name, state, created_at, json.loads(quotas), json.loads(ceilings), weight)
 
@@ -211,6 +211,6 @@ def _records(db: apsw.Connection, where: str, bindings: Sequence[Any] = ()) -> l
 
 
 def _known(db: apsw.Connection) -> set[str]:
-    """The tenants that have a row, of `default` its packages."""
+    """The tenants that have a row; `default` only if it has packages."""
     named = {name for (name,) in rows(db, "SELECT name FROM tenants WHERE name <> ?", (DEFAULT_TENANT.id,))}
     return named | {tenant for (tenant,) in rows(db, "SELECT DISTINCT tenant FROM packages")}

@@ -1,4 +1,4 @@
-"""The sums of `engine.usage` on disk: one row for every tenant, agent, key and day, in the control store."""
+"""The sums of `engine.usage` in the control store: one row for every tenant, agent, key and day."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from storage.lanes import rows
 
 log = structlog.get_logger("engine.usage")
 
-# A power cut loses what ran since the last time at most. Writing is one transaction, whatever was noted.
+# A power cut loses at most the usage since the last write. A write is one transaction, whatever its size.
 FLUSH_S = 5.0
 
 _COLUMNS = (*AMOUNTS, "peak_memory_bytes", "host_calls", "outcomes")
@@ -29,7 +29,7 @@ class UsageTable:
         self._database = database
 
     async def add(self, sheet: Sheet) -> None:
-        """Add these sums, all in one transaction, but for tenants that are gone."""
+        """Add these sums in one transaction, without those of deleted tenants."""
         await self._database.write(lambda db: _add(db, sheet))
 
     async def read(self, tenant: str | None = None) -> dict[Account, Sums]:
@@ -38,9 +38,9 @@ class UsageTable:
 
 
 class UsageLog:
-    """What runs cost: what the book has noted, and what is on disk of it.
+    """The usage of runs: the sums in memory (`book`) and those on disk.
 
-    `table` is None where there is one tenant and nothing is kept: then the sums begin with the process.
+    `table` is None without tenants: then nothing is stored, and the sums begin with the process.
     """
 
     def __init__(self, book: Book, table: UsageTable | None) -> None:
@@ -49,7 +49,7 @@ class UsageLog:
         self._flushing = trio.Lock()
 
     async def flush(self) -> None:
-        """Write down what was noted. Where that fails, nothing is lost: it is tried again. Raises Problem."""
+        """Write the sums in memory to disk. If that fails, they are kept for the next attempt. Raises Problem."""
         if self._table is None:
             return
         async with self._flushing:
@@ -62,21 +62,21 @@ class UsageLog:
                 self._book.give_back(taken)
                 raise
 
-    async def of(self, tenant: str) -> dict[Account, Sums]:
+    async def sums_of(self, tenant: str) -> dict[Account, Sums]:
         """The sums of one tenant, up to now. Raises Problem."""
         if self._table is None:
-            return together(self._book.of(tenant))
+            return together(self._book.sums_of(tenant))
         await self.flush()
         return await self._table.read(tenant)
 
     async def keep(self) -> None:
-        """Write down what was noted, now and then, and at the end. Runs until cancelled."""
+        """Flush every `FLUSH_S`, and at the end. Runs until cancelled."""
         try:
             while True:
                 await trio.sleep(FLUSH_S)
                 await self._try()
         finally:
-            with trio.move_on_after(FLUSH_S, shield=True):  # bounded: a store that is locked must not hold up the end
+            with trio.move_on_after(FLUSH_S, shield=True):  # bounded: a locked store must not delay the shutdown
                 await self._try()
 
     async def _try(self) -> None:

@@ -1,4 +1,4 @@
-"""The secrets of tenants for the engine, out of the control store: opened once, and again when something changed."""
+"""The secrets of tenants for the engine, from the control store: opened once, and again after a change."""
 
 import os
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from engine.errors import Problem
 
 log = structlog.get_logger("engine.control")
 
-# Tenants whose opened secrets are kept in memory, those that ran last.
+# Tenants whose opened secrets are cached, the most recently used ones.
 _KEPT = 1024
 
 
@@ -22,12 +22,12 @@ class Vaults:
         self._control = control
         self._path = str(control.path)
         self._generation: int | None = None
-        # Invariant: all of them as they were at `_generation`.
+        # Invariant: every entry is as the store was at `_generation`.
         self._kept: OrderedDict[str, Vault] = OrderedDict()
 
     async def vault(self, tenant: str) -> Vault:
-        """The tenant's secrets as they are now. Without a thread, while no control action came in between."""
-        # There is no file before the first tenant, key or secret, and no run must wait to hear that.
+        """The tenant's current secrets. Needs no thread unless there was a control action since the last call."""
+        # The file does not exist before the first tenant, key or secret; no run should wait for a thread to find that.
         if not self._kept and not _is_there(self._path):
             return EMPTY_VAULT
         generation = self._control.generation()
@@ -38,7 +38,7 @@ class Vaults:
             self._kept.move_to_end(tenant)
             return kept
         found = await self._opened(tenant)
-        if generation == self._control.generation() == self._generation:  # nothing changed while we looked
+        if generation == self._control.generation() == self._generation:  # nothing changed meanwhile
             self._kept[tenant] = found
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
@@ -52,9 +52,9 @@ class Vaults:
             return Vault(trouble=problem.message)
         if not opened:
             return EMPTY_VAULT
-        return Vault(BoundSecret.of(each.name, each.value, each.hosts) for each in opened.values())
+        return Vault(BoundSecret.from_rules(each.name, each.value, each.hosts) for each in opened.values())
 
 
 def _is_there(path: str) -> bool:
-    """2 us, where a `Path` would take four times that, and a thread 100."""
+    """Takes 2 us, where a `Path` would take four times that, and a thread 100."""
     return os.path.exists(path)

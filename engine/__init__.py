@@ -1,7 +1,7 @@
-"""The engine, and the door by which programs of somebody's own use it: `from engine import serve`.
+"""The engine, and the names that programs import to embed it: `from engine import serve`.
 
-The names of the door are looked up when they are first asked for. They lie above this package, which knows nothing of
-them otherwise; importing one of its modules loads neither agents nor a server.
+These names are defined above this package and imported on first use (PEP 562), so that importing a module of this
+package loads neither agents nor a server.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ __all__ = [
     "serve_async",
 ]
 
-if not TYPE_CHECKING:  # a checker would take any name for one of the door
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name in ("serve", "serve_async"):

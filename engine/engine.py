@@ -1,4 +1,4 @@
-"""`open_engine` -> `Engine.execute`: the one door through which every front end runs scripts."""
+"""`open_engine` -> `Engine.execute`: the one entrance through which every front end runs scripts."""
 
 import os
 import time
@@ -19,9 +19,9 @@ from engine.egress.secrets import EMPTY_VAULT, NO_REFERENCES, NoSecrets, Referen
 from engine.errors import Code, LimitUse, Problem, ungrouped
 from engine.host.lag import LoopWatch, watched
 from engine.metrics import Metrics
-from engine.quota import BoundQuotas, Exceeded, Ledger, Totals, bind_quotas, shown
+from engine.quota import BoundQuotas, Exceeded, Ledger, RequestsLeft, Totals, as_json, bind_quotas
 from engine.run import SILENT, Hearers, Prepared, RunRequest, RunResult, Usage
-from engine.scheduling.scheduler import Refused, Scheduler, Ticket
+from engine.scheduling.scheduler import NotAdmitted, Scheduler, Ticket
 from engine.scheduling.turns import Turn, Turns
 from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits, within
 from engine.usage import Accounts, Book
@@ -34,24 +34,23 @@ from sandbox.wire.outcome import Outcome
 
 log = structlog.get_logger("engine")
 
-# Runs that were put aside for others: each holds a worker. A tenant may hold as many places as it leaves for others,
-# so that several tenants' endless loops together do not hold all of them.
-ASIDE = 12
-# Scripts that may wait for being described, whatever the tenant's queue: the loader bounds how many it asks at a time.
+# Places for suspended runs; each keeps its worker. A tenant may hold as many places as it leaves free, so that endless
+# loops of several tenants cannot take them all.
+SUSPENDED = 12
+# Queue bound for runs that describe a script, whatever the tenant's: the loader bounds how many it starts at a time.
 DESCRIBED_AT_ONCE = 1_000
-# Limits that were bound for scripts and tenants, and redactors that were made: beyond so many different ones all are
-# made anew.
+# Size of the cache of bound limits, and of that of redactors; a full one is cleared.
 LIMITS_KEPT = 1024
-# How often workers without a run are looked at: 1 us each, and 8 for the memory of one that has computed since.
+# How often workers without a run are inspected: 1 us each, and 8 for the memory of one that has computed since.
 INSPECT_S = 0.25
-# Tools may call tools so far down: a run waits for the one below it, and each holds a worker.
+# How deep tools may call tools: each run waits for the one it called, and keeps its worker.
 MAX_DEPTH = 4
 
 
 class SandboxUnavailable(Exception):
-    """A required layer is missing, or no worker can be made: nothing is served. One line that says which and why.
+    """A required layer is missing, or no worker can be made, so the engine does not start. One line says which and why.
 
-    `layers` is what a worker found, if there was one.
+    `layers` is what a worker reported, if there was one.
     """
 
     def __init__(self, message: str, layers: tuple["LayerStatus", ...] = ()) -> None:
@@ -61,7 +60,7 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerStatus:
-    """One layer as found in effect in a worker, and whether the configuration insists on it."""
+    """One layer as a worker reported it, and whether the configuration requires it."""
 
     name: str
     state: LayerState
@@ -102,7 +101,7 @@ class Engine:
         self.metrics = metrics
         self.loop = LoopWatch()
         self.draining = False
-        # Who keeps the secrets of tenants; whoever opens the engine may put somebody else here.
+        # Where tenants' secrets come from. May be replaced once the engine is open.
         self.secrets: SecretSource = NoSecrets()
         self._config = config
         self._pool = pool
@@ -112,46 +111,46 @@ class Engine:
         total = tenants.total
         self._scheduler = Scheduler(
             pool.settings.workers,
-            pool.settings.workers + pool.settings.aside,
+            pool.settings.workers + pool.settings.suspended,
             total.queue_length if tenants.enabled else None,
         )
-        # What quotas have been used. None where there is one tenant: then only the bounds of its queue and of its runs
-        # at once hold, and nothing is counted by the minute.
+        # The use of quotas. None for a single tenant: then only its queue and its concurrent runs are bounded, and
+        # nothing is counted by the minute.
         self._ledger = (
             Ledger(Totals(total.requests_per_second, total.burst, total.queue_length), trio.current_time())
             if tenants.enabled
             else None
         )
-        # What was bound before: the configuration's limits stay what they are, and there are few combinations.
+        # The cache of bound limits: the configuration's do not change, and there are few combinations.
         self._limits: dict[tuple[object, ...], BoundLimits] = {}
         self._usual_quotas = bind_quotas(DEFAULT_TENANT, tenants.quota, pool.settings.workers)
-        # By the values that they mask. Each takes a search for some thirty forms of a value to make.
+        # By the values that they mask. To make one takes about thirty forms of each value.
         self._redactors: dict[tuple[str, ...], Redactor] = {}
-        # What runs cost, until somebody writes it down.
+        # The cost of runs that is not on disk yet.
         self.book = Book(time.time)
         self._accounts = Accounts(metrics, self.book)
-        self._turns = Turns(self._scheduler, self._ledger, self._has_started, self._send_away)
-        # Invariant: one event for every ticket that waits in the scheduler's queues, in the order in which they came.
-        # One that starts as soon as it is offered never has one.
+        self._turns = Turns(self._scheduler, self._ledger, self._has_started, self._time_out)
+        # Invariant: one event for every ticket in the scheduler's queues, oldest first. A ticket that starts at once
+        # never has one.
         self._starts: dict[Ticket, trio.Event] = {}
         self._idle = trio.Event()
         self._idle.set()
-        # Runs on behalf of others, by depth. They need no turn: the run that waits for one has it, and uses no CPU
-        # meanwhile. Each depth has places of its own, so that none waits for one that waits for it.
+        # Nested runs, by depth. They need no slot of their own: their caller holds one and uses no CPU. One limiter for
+        # each depth, so that nested runs cannot deadlock.
         self._nested = [trio.CapacityLimiter(places) for places in pool.settings.nested_places]
 
     @property
     def layers(self) -> tuple[LayerStatus, ...]:
-        """What confines the workers, as the last one that was made found it."""
+        """The layers of confinement, as the newest worker reported them."""
         required = required_layers(self._config)
         return tuple(LayerStatus(r.name, r.state, r.detail, r.name in required) for r in self._pool.layers)
 
     def tell_denied(self, hearer: Callable[[RunRequest, str], None]) -> None:
-        """Have `hearer` told of every host call that asks for what was not granted: by which run, and its name."""
+        """Call `hearer` for every host call that asks for more than was granted, with the run and the call's name."""
         self._bridge.on_denied = hearer
 
     def limits_for(self, asked: dict[str, float], tenant: Tenant) -> BoundLimits:
-        """The limits of a run of this tenant that asks for these."""
+        """The limits of a run of this tenant whose script asks for `asked`."""
         key = (*asked.items(), None, *tenant.ceilings.items())
         bound = self._limits.get(key)
         if bound is None:
@@ -168,18 +167,24 @@ class Engine:
         return bind_quotas(tenant, self._config.tenants.quota, self._pool.settings.workers)
 
     def count_request(self, tenant: Tenant) -> None:
-        """A request of this tenant has come, whatever it asks. Raises Problem rate_limited; then it is not counted."""
+        """Count a request of this tenant, of whatever kind. Raises Problem rate_limited; then it is not counted."""
         if self._ledger is not None:
             over = self._ledger.request(tenant.id, self.quotas_for(tenant), trio.current_time())
             if over is not None:
                 raise over.problem(Code.RATE_LIMITED)
 
+    def requests_left(self, tenant: Tenant) -> RequestsLeft | None:
+        """How many requests the tenant may send now; None where there is one tenant, whose requests have no quota."""
+        if self._ledger is None:
+            return None
+        return self._ledger.requests_left(tenant.id, self.quotas_for(tenant), trio.current_time())
+
     @contextmanager
     def work_for(self, tenant: Tenant) -> Iterator[None]:
-        """Work of the supervisor on what this tenant sent, charged to its `cpu_seconds_per_minute`.
+        """Charge the supervisor's work in the block to the tenant's `cpu_seconds_per_minute`.
 
-        Raises Problem quota_exceeded, before the work, once they are used up. Nothing may be awaited inside: the time
-        is the thread's CPU clock, which counts every task.
+        Raises Problem quota_exceeded, before the work, once the quota is used up. Nothing may be awaited inside: the
+        time is the thread's CPU clock, which counts every task.
         """
         ledger = self._ledger
         if ledger is None:
@@ -197,18 +202,18 @@ class Engine:
             ledger.cpu(tenant.id, quotas, took_s, trio.current_time())
 
     def charge(self, tenant: Tenant, cpu_s: float) -> None:
-        """Charge a tenant for CPU time that the supervisor used for it, however much it has used by now."""
+        """Charge a tenant for CPU time that the supervisor used for it, even beyond its quota."""
         if self._ledger is not None:
             self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
 
     def room_for(self, tenant: Tenant) -> int | None:
-        """How many bytes the tenant may store in all; None where there is one tenant, and the disk is its own."""
+        """How many bytes the tenant may store in all; None for a single tenant, which owns the disk."""
         return None if self._ledger is None else int(self.quotas_for(tenant)["stored_bytes"])
 
     def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, dict[str, Any]]:
-        """The tenant's quotas as `GET /limits` shows them: those that are in force. `stored` is what it has stored."""
+        """The tenant's quotas in force, as `GET /limits` shows them. `stored` is the bytes that it has stored."""
         used = self._quota_use(tenant)
-        quotas = shown(self.quotas_for(tenant), used if stored is None else {**used, "stored_bytes": stored})
+        quotas = as_json(self.quotas_for(tenant), used if stored is None else {**used, "stored_bytes": stored})
         if self._ledger is None:
             return {name: quotas[name] for name in ("concurrent_runs", "queue_length")}
         return quotas
@@ -225,7 +230,7 @@ class Engine:
     ) -> RunResult:
         """Admit, queue, run. A script's failure is a result; a refusal before the start is a Problem.
 
-        `inside` is the run on whose behalf this one is made: it shares that run's turn, deadline and budgets.
+        `inside` is the run that this one is nested in: they share a turn, a deadline and budgets.
         Raises Problem: quota_exceeded, queue_full, queue_timeout (the tenant's), unavailable (draining, or no worker
         can be made), bad_request (an argument that is not text); and MissingSecret. Cancelling kills the run's worker
         and reaps it first.
@@ -254,12 +259,12 @@ class Engine:
             self._note_idle()
 
     async def _prepare(self, request: RunRequest, hearers: Hearers) -> Prepared:
-        """Raises MissingSecret where the script's own keys name a secret that it has not."""
+        """Raises MissingSecret when `request.config` names a secret that it may not use, or that is not set."""
         own = self._redactor(request.masked) if request.masked else NOTHING_SECRET
-        if request.method is None:  # a script that is described has no keys yet
+        if request.method is None:  # to describe a script takes no configuration
             return Prepared(request, request.config, NO_REFERENCES, own, hearers)
         vault = await self.secrets.vault(request.tenant.id)
-        # Most tenants have none: what every run would make anew is made once.
+        # Most tenants have no secrets: a shared constant spares each run making its own.
         references = References(vault, request.authority.secrets) if vault is not EMPTY_VAULT else NO_REFERENCES
         return Prepared(request, references.placed(request.config), references, vault.redactor(own), hearers)
 
@@ -272,21 +277,21 @@ class Engine:
         return found
 
     async def _execute_nested(self, prepared: Prepared, inside: HostContext) -> RunResult:
-        """Run on behalf of another run, within what that has left. Its deadline cancels this too."""
+        """Run inside another run, within its remaining limits. Its deadline cancels this run, too."""
         request = prepared.request
         depth = len(request.callers)
         assert 1 <= depth <= MAX_DEPTH
         assert inside.turn is not None
         started = trio.current_time()
         async with self._nested[depth - 1]:
-            request = msgspec.structs.replace(request, limits=within(request.limits, inside.left()))
+            request = msgspec.structs.replace(request, limits=within(request.limits, inside.remaining()))
             prepared = msgspec.structs.replace(prepared, request=request)
             result = await self._run(prepared, inside.turn, trio.current_time() - started, nested=True)
         inside.charge(result.usage)
         return result
 
     async def _run(self, prepared: Prepared, turn: Turn, queue_s: float, *, nested: bool = False) -> RunResult:
-        """Run on a worker of the tenant's."""
+        """Run on a leased worker."""
         request = prepared.request
         try:
             worker = await self._pool.lease(request.tenant.id, request.limits.values.cpu_s, nested=nested)
@@ -304,7 +309,7 @@ class Engine:
     async def _admit(self, request: RunRequest, quotas: BoundQuotas) -> Ticket:
         """A place in the tenant's queue, then a start; or a typed refusal at once."""
         tenant, now = request.tenant, trio.current_time()
-        # Scripts are described all at once, when they are loaded: that is no flood of the tenant's.
+        # All scripts are described at once when they are loaded; the tenant's queue must not refuse them.
         describes = request.method is None
         if self._ledger is not None and (over := self._ledger.may_begin(tenant.id, quotas, now)) is not None:
             raise over.problem()
@@ -317,25 +322,25 @@ class Engine:
             may_wait=describes or self._config.tenants.on_limit == "queue",
             at_once=True,
         )
-        if isinstance(offered, Refused):
+        if isinstance(offered, NotAdmitted):
             raise _no_room(offered, quotas)
         self._idle = trio.Event() if self._idle.is_set() else self._idle
-        if offered.started_at is not None:  # at once, as most are: no event, no scope, no trip through the scheduler
+        if offered.started_at is not None:  # most runs start at once: no event, no cancel scope, no checkpoint
             return offered
         started = self._starts[offered] = trio.Event()
         if self._scheduler.queued_of(tenant.id) == 1:
             self._turns.make_room()
-        else:  # whether there should be room was looked at for those of its tenant that wait already
+        else:  # preemption for this tenant was considered when its first waiting run came
             self._turns.start_waiting()
         try:
             await started.wait()
         except BaseException:
             if offered.started_at is not None:
-                # Its caller went away, and before this task heard of that, it was given its start: the slot is the next
-                # one's, or it would be lost for good.
+                # Race: its caller went away, but the run got its slot before this task was cancelled. Give the slot to
+                # the next run, or it is lost for good.
                 self._scheduler.finish(offered, 0.0)
                 self._turns.start_waiting()
-            elif self._starts.pop(offered, None) is not None:  # else it was sent away before
+            elif self._starts.pop(offered, None) is not None:  # else it had timed out
                 self._scheduler.withdraw(offered)
             self._note_idle()
             raise
@@ -349,8 +354,8 @@ class Engine:
             retry_after_s=1,
         )
 
-    def _send_away(self, now: float) -> None:
-        """Tell those that have waited for too long. A deadline of its own would cost each run that waits 8 us."""
+    def _time_out(self, now: float) -> None:
+        """Fail runs whose queue time-out has passed. One sweep for all: a cancel scope for each would cost 8 us."""
         offered_before = now - self._config.limits.queue_timeout_s
         while self._starts:
             ticket, waiting = next(iter(self._starts.items()))
@@ -370,12 +375,12 @@ class Engine:
             self._idle.set()
 
     async def drain(self) -> None:
-        """Refuse new runs and wait until those under way have ended. The caller bounds the wait."""
+        """Refuse new runs and wait until the present ones have ended. The caller bounds the wait."""
         self.draining = True
         await self._idle.wait()
 
     def health(self) -> dict[str, Any]:
-        """What `GET /health` shows of the engine: worker counts, queue, loop, layers, and trouble if there is any."""
+        """The engine's part of `GET /health`: worker counts, queue, loop, layers, and why no worker can be made."""
         return {
             "workers": self._pool.counts(),
             "queued": self._scheduler.queued,
@@ -414,7 +419,7 @@ class Engine:
 
 
 async def inspect_workers(pool: Pool, metrics: Metrics) -> None:
-    """End workers that compute or grow although they have no run, and keep the gauge of all workers' memory true.
+    """End workers that compute or grow without a run, and update the gauge of all workers' memory.
 
     Runs until cancelled.
     """
@@ -426,11 +431,11 @@ async def inspect_workers(pool: Pool, metrics: Metrics) -> None:
         await trio.sleep(INSPECT_S)
 
 
-def _no_room(refused: Refused, quotas: BoundQuotas) -> Problem:
-    """What a caller is told whose run finds no room. The engine's own queue is not shown: others' runs are in it."""
+def _no_room(refused: NotAdmitted, quotas: BoundQuotas) -> Problem:
+    """The refusal of a run. The length of the engine's own queue is not shown: it counts other tenants' runs."""
     if refused.engine_wide:
         use = LimitUse("queue_length", refused.bound, None, "count", "engine")
-        message = "as many runs as the engine takes wait already (tenants.total.queue_length)"
+        message = "the queue of the whole engine is full (tenants.total.queue_length)"
         return Problem(Code.QUEUE_FULL, message, limit=use, retry_after_s=1)
     over = Exceeded(refused.name, refused.bound, refused.used, quotas.sources[refused.name], 1)
     return over.problem(Code.QUEUE_FULL if refused.name == "queue_length" else Code.QUOTA_EXCEEDED)
@@ -443,12 +448,12 @@ def required_layers(config: Config) -> frozenset[str]:
 
 
 def pool_settings(config: Config) -> PoolSettings:
-    """How the configuration sizes the pool. Workers are bounded by the ceilings, as they outlive single runs."""
+    """The pool's settings from the configuration. The ceilings bound workers, as these outlive single runs."""
     ceilings = {name: config.limits.max.get(name, spec.ceiling) for name, spec in SPECS.items()}
     return PoolSettings(
         workers=config.sandbox.workers or len(os.sched_getaffinity(0)),
         max_depth=MAX_DEPTH,
-        aside=ASIDE,
+        suspended=SUSPENDED,
         reserve=config.sandbox.reserve,
         isolation=config.sandbox.isolation,
         max_runs_per_worker=config.sandbox.max_runs_per_worker,
@@ -459,7 +464,7 @@ def pool_settings(config: Config) -> PoolSettings:
 
 
 def require_room(config: Config) -> None:
-    """Raise SandboxUnavailable where the limits of this process (ulimit) leave no room for what is configured."""
+    """Raise SandboxUnavailable when the limits of this process (ulimit) are too low for the configuration."""
     missing = room.take(pool_settings(config))
     if missing is not None:
         raise SandboxUnavailable(missing)

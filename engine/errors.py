@@ -1,4 +1,4 @@
-"""What can go wrong, whose fault it is and what a caller should do: one exception, one list of codes.
+"""Errors: one exception and one list of codes, each with whose fault it is and what a caller should do.
 
 Every refusal and failure that a user may see is a `Problem`. REST, MCP and the command line render it; HTTP status,
 JSON-RPC code and exit code follow from `CODES`. There is no other message shape.
@@ -16,7 +16,7 @@ from sandbox.wire.outcome import Fault
 
 
 class Code(StrEnum):
-    """The `error.code` of the envelope (docs/http-api.md). `CODES` says what each one stands for."""
+    """The `error.code` of the envelope (docs/http-api.md). `CODES` has the properties of each."""
 
     BAD_REQUEST = "bad_request"
     EMBEDDINGS_DISABLED = "embeddings_disabled"
@@ -55,8 +55,8 @@ class Code(StrEnum):
 class CodeSpec:
     """One code: its HTTP status, whose fault it is, and whether the same request may succeed when it is sent again.
 
-    `wrong` is the part of the request that has to change first, where that is the caller's to change: a value in it,
-    the name of what it calls, its key, its form as a message, or what the engine has stored by now.
+    `wrong` is what the caller has to change first, if anything: a value in the request, the name that it calls, its
+    key, its form as a message, or the state that the engine has stored.
     """
 
     code: Code
@@ -81,12 +81,12 @@ CODES: dict[Code, CodeSpec] = {
         CodeSpec(Code.UNSUPPORTED_MEDIA_TYPE, 415, "caller", wrong="message"),
         CodeSpec(Code.MISDIRECTED, 421, "caller", wrong="message"),
         CodeSpec(Code.BODY_TIMEOUT, 408, "caller", retry=True),
-        # the tenant's share is used up: it comes back with time
+        # a quota is used up: it refills with time
         CodeSpec(Code.RATE_LIMITED, 429, "caller", retry=True),
         CodeSpec(Code.QUOTA_EXCEEDED, 429, "caller", retry=True),
         CodeSpec(Code.QUEUE_FULL, 429, "caller", retry=True),
         CodeSpec(Code.QUEUE_TIMEOUT, 429, "caller", retry=True),
-        # the same call runs the same script into the same end
+        # the same call runs the same script, which ends the same way
         CodeSpec(Code.AGENT_ERROR, 500, "script"),
         CodeSpec(Code.TOOL_ERROR, 500, "script"),
         CodeSpec(Code.TIMEOUT, 408, "script"),
@@ -104,7 +104,7 @@ CODES: dict[Code, CodeSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """The `error.limit` of the envelope: which limit, its bound, what was used, in which unit, set by whom."""
+    """The `error.limit` of the envelope: the limit's name, its bound, the amount used, the unit, and who set it."""
 
     name: str
     bound: float
@@ -124,7 +124,7 @@ def limit_use(limits: BoundLimits, name: str, used: float | None = None) -> Limi
 
 
 def amount(value: float, unit: str) -> str:
-    """A bound for people: `30 s`, `64 MiB`, `200`."""
+    """A bound as text: `30 s`, `64 MiB`, `200`."""
     if unit == "s":
         return f"{value:g} s"
     if unit == "bytes":
@@ -134,12 +134,12 @@ def amount(value: float, unit: str) -> str:
     return f"{value:g}"
 
 
-# What a message may have, in characters: twice a script's own error. It may quote what was sent, of any length.
+# Bound on a message, in characters: twice that of a script's own error. A message may quote input of any length.
 MAX_MESSAGE = 8192
 
 
 class Problem(Exception):
-    """Something a user is told about: code, one sentence, and where known the run, limit, pause and script traceback.
+    """An error for a user: a code, one sentence, and if known the run, limit, `retry_after_s` and script traceback.
 
     The message is safe to show to the caller: no host path, Python text, address or other tenant's data.
     """
@@ -179,7 +179,7 @@ class Problem(Exception):
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The one error inside nested groups of one: nurseries wrap whatever leaves them. A group of several stays one."""
+    """The one error inside nested groups of one, which nurseries make. A group of several is returned as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -187,7 +187,7 @@ def leaf(error: BaseException) -> BaseException:
 
 @contextmanager
 def ungrouped() -> Iterator[None]:
-    """What leaves the block comes out as it was raised in there, without the groups that nurseries put around it."""
+    """Unwrap an exception that leaves the block from the groups of one that nurseries put around it."""
     try:
         yield
     except BaseExceptionGroup as group:

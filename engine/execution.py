@@ -1,4 +1,4 @@
-"""One run on a leased worker: where decisions about a run are carried out."""
+"""One run on a leased worker."""
 
 import time
 from collections.abc import Awaitable
@@ -24,10 +24,10 @@ from sandbox.wire.outcome import Outcome
 
 log = structlog.get_logger("engine.run")
 
-# What a line of a run's log takes the supervisor; charged by so many, as few lines cost less than charging for them.
+# CPU time of the supervisor for a line of a run's log; charged in batches, as charging costs more than a few lines.
 LINE_S = 15e-6
 LINES_CHARGED = 256
-# What is shown of a script's error and of its traceback, in characters.
+# Bounds on a script's error and its traceback as they are shown, in characters.
 MAX_MESSAGE, MAX_TRACEBACK = 4096, 8192
 
 
@@ -55,7 +55,7 @@ async def execute(
             wall_s=time.perf_counter() - started,
             cpu_s=worker.run_cpu_s(),
             nested_cpu_s=recorder.nested_cpu_s,
-            # The high-water mark is the process's. Where this run did not raise it, what is resident now is the figure.
+            # The high-water mark is the process's. If this run did not raise it, the figure is what is resident now.
             peak_memory_bytes=peak if peak > peak_before else worker.resident_bytes or peak,
             bytes_in=len(request.script.source) + len(message.args),
             bytes_out=worker.bytes_out,
@@ -66,7 +66,7 @@ async def execute(
     return _result(prepared, verdict, usage, recorder, accounts.metrics)
 
 
-# How a run ends that is left before its worker has answered or ended.
+# The verdict on a run that is cancelled before its worker has answered or ended.
 _CANCELLED = Verdict(Outcome.CANCELLED)
 
 
@@ -82,9 +82,9 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
     except RecursionError:
         raise Problem(Code.BAD_REQUEST, "an argument is nested too deep") from None
     key = (script.digest, script.name)
-    is_kept = worker.kept.use(key)
+    is_kept = worker.scripts.use(key)
     if not is_kept:
-        worker.kept.keep(key, len(script.source), True)
+        worker.scripts.add(key, len(script.source), True)
     return Run(
         source=None if is_kept else script.source,
         digest=script.digest,
@@ -97,11 +97,12 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
         log_bytes=limits.log_bytes,
         value_depth=limits.value_depth,
         progress=MAX_PROGRESS,
+        timeout_s=limits.timeout_s,
     )
 
 
 class _Recorder:
-    """What a run says on its way: calls counted and answered, lines and progress handed on."""
+    """The sinks of one run: answers and counts its host calls, records its log, forwards progress."""
 
     def __init__(self, prepared: Prepared, worker: Worker, turn: Turn, bridge: Bridge) -> None:
         request = prepared.request
@@ -123,9 +124,17 @@ class _Recorder:
         self.nested_calls = 0
         room = bridge.room(request)
         self._context = HostContext(
-            request, self.run_id, self._hint, self._left, self._charge, turn, room, prepared.secrets, prepared.hearers
+            request,
+            self.run_id,
+            self._hint,
+            self._remaining,
+            self._charge,
+            turn,
+            room,
+            prepared.secrets,
+            prepared.hearers,
         )
-        self.end_calls = room.close  # what they hold is given back, whatever became of them
+        self.end_calls = room.close  # releases what they hold in memory, whatever their outcome
 
     async def on_call(self, call: HostCall) -> HostReply:
         # Names that are not host calls share one entry: a script must not grow our tables.
@@ -152,7 +161,7 @@ class _Recorder:
         self._worker.kill(Mark(Outcome.CALL_LIMIT, "host_calls", bound + 1))
         return False
 
-    def _left(self) -> dict[str, float]:
+    def _remaining(self) -> dict[str, float]:
         return {
             "timeout_s": max(0.0, self._deadline - trio.current_time()),
             "cpu_s": self._turn.cpu_left(self._worker),
@@ -172,14 +181,14 @@ class _Recorder:
         return None
 
     async def _long_line(self, message: Log) -> None:
-        """In a thread, where Python takes turns with the event loop every 5 ms. The run pays."""
+        """Redact in a thread, which yields the interpreter to the event loop every 5 ms at most. The run is charged."""
         redactor, text = self._redactor, message.text
 
         def work() -> tuple[str, float]:
             began_s = time.thread_time()
             return redactor.text(text), time.thread_time() - began_s
 
-        # Left behind when the run ends: it holds nothing but the text, and is bounded by `log_bytes`.
+        # The thread may outlive the run: it holds only the text, which `log_bytes` bounds.
         redacted, cpu_s = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
         self._context.worked(cpu_s)
         self._note(LogLine(message.level, redacted), text)
@@ -188,7 +197,7 @@ class _Recorder:
         self._note(LogLine(level, self._redactor.text(text)), text)
 
     def _hint(self, level: str, text: str) -> None:
-        """A line of a host call's, once a run, while there is room: the prelude counts what the script says itself."""
+        """Log a line of a host call, once a run, within `log_bytes`: the prelude counts only the script's own lines."""
         if (level, text) in self._hints:
             return
         self._hints.add((level, text))
@@ -210,7 +219,7 @@ class _Recorder:
 
 def _result(prepared: Prepared, verdict: Verdict, usage: Usage, recorder: _Recorder, metrics: Metrics) -> RunResult:
     request, run_id = prepared.request, recorder.run_id
-    if recorder.lines:  # one record a run, not one a line: a script must not keep the supervisor writing
+    if recorder.lines:  # one record a run, not one a line: a script must not flood the log
         lines = [f"[{line.level}] {line.text}" for line in recorder.lines]
         log.info("script log", run_id=run_id, tenant=request.tenant.id, script=request.name, lines=lines)
     if verdict.security_event is not None:
@@ -226,7 +235,7 @@ def _result(prepared: Prepared, verdict: Verdict, usage: Usage, recorder: _Recor
         failure=_redacted(verdict.failure, prepared.redactor),
         usage=usage,
         logs=tuple(recorder.lines),
-        # The prelude cuts the line that passes the limit and adds a mark, so that it alone goes beyond.
+        # The prelude cuts the line that exceeds the limit and appends a mark, so only a cut log is over the limit.
         logs_truncated=recorder.log_bytes > request.limits.values.log_bytes,
         replaced=verdict.replaced,
     )

@@ -1,7 +1,7 @@
-"""What an operator may want to graph, in Prometheus' terms. One registry an engine, so that tests can hold two.
+"""The Prometheus metrics. One registry an engine, so that tests can open two engines.
 
-Runs are counted in plain numbers, which become Prometheus' families when somebody scrapes: a client library's counter
-takes a lock at each step (measured: 9 us a run).
+Runs are counted in plain numbers, which become metric families at each scrape: a counter of the client library takes a
+lock at each step (measured: 9 us a run).
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ class Times:
     """A histogram of seconds."""
 
     def __init__(self) -> None:
-        # Invariant: how many were in each bucket and not in the one before; the last is for those above all bounds.
+        # Invariant: observations by bucket, not cumulative; the last bucket is for those above all bounds.
         self._counts = [0] * (len(_SECONDS) + 1)
         self._sum_s = 0.0
 
@@ -40,8 +40,8 @@ class Times:
 class Metrics:
     """Figures of one engine. Labels have few values: outcomes, worker states, names of host calls and layers.
 
-    The caller of `render` sets `workers`, `queued`, `lag`, `spawned` and `layers` first; the others are kept as things
-    happen.
+    The caller of `render` first sets `workers`, `queued`, `lag`, `spawned` and `layers`; all others are counted as
+    events occur.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The names of agents, tools and connectors, and the known name most like a wrong one. Pure."""
+"""The names of agents, tools and connectors, and the closest known name to a wrong one. Pure."""
 
 import difflib
 import re
@@ -12,8 +12,8 @@ def valid_name(name: str) -> bool:
 
 
 def nearest(name: str, known: list[str], cutoff: float = 0.6) -> str | None:
-    """The known name most like `name`, or None when none is like it, which is so of everything that is long."""
-    if len(name) > 128:  # comparing takes longer than linear time, and names are strangers' at times
+    """The known name closest to `name`, or None when none is similar, or `name` is long."""
+    if len(name) > 128:  # comparing takes more than linear time, and the name may be hostile
         return None
     found = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return found[0] if found else None

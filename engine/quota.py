@@ -1,15 +1,15 @@
-"""What a tenant may use, and whether it may use more now. Pure: whoever asks says what time it is.
+"""What a tenant may use, and whether it may use more now. Pure: the caller passes the time.
 
 A quota bounds a tenant over time or as a whole; a limit (`sandbox.wire.limits`) bounds one run. Requests have a token
-bucket. What is counted by the minute has a sliding window, so that no 60 seconds, wherever they begin, hold more than
-the quota: a bucket would let twice as much through.
+bucket. Quotas by the minute have a sliding window, so that no 60 seconds, wherever they begin, hold more than the
+quota: a bucket would let twice as much through.
 """
 
 import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from engine.errors import Code, LimitUse, Problem
 from engine.tenant import LimitSource, Tenant
@@ -19,9 +19,9 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QuotaSpec:
-    """One quota. `default` None means as many as there are workers; `refusal` is the message when it is used up.
+    """One quota. `default` None means the number of workers; `refusal` is the message when it is used up.
 
-    Values are whole numbers of at least `least`, or, where that is None, any number above 0.
+    Values are whole numbers of at least `least`, or, if that is None, any number above 0.
     """
 
     name: str
@@ -38,7 +38,7 @@ QUOTAS: dict[str, QuotaSpec] = {
     for spec in (
         QuotaSpec(
             "requests_per_second", "count", 20, None,
-            "reading and refusing a request costs the supervisor time, which everybody shares",
+            "reading and refusing a request takes time of the supervisor, which all tenants share",
             "a token bucket in front of REST and MCP",
             "this tenant sends more than {bound} requests per second",
         ),
@@ -50,15 +50,15 @@ QUOTAS: dict[str, QuotaSpec] = {
         ),
         QuotaSpec(
             "concurrent_runs", "count", None, 1,
-            "more runs than workers at once would only take turns",
+            "more concurrent runs than workers would only take turns",
             "the scheduler: further runs wait, or are refused with on_limit = \"reject\"",
             "this tenant has {used} runs under way; the limit is {bound}",
         ),
         QuotaSpec(
             "queue_length", "count", 100, 0,
-            "a queue that cannot be worked off within its time-out is waiting for nothing",
-            "the scheduler, when the run comes",
-            "{used} runs of this tenant wait already; the limit is {bound}",
+            "runs in a longer queue would reach their time-out before their turn",
+            "the scheduler, when the run is offered",
+            "this tenant has {used} runs queued; the limit is {bound}",
         ),
         QuotaSpec(
             "cpu_seconds_per_minute", "s", 30, None,
@@ -74,14 +74,14 @@ QUOTAS: dict[str, QuotaSpec] = {
         ),
         QuotaSpec(
             "stored_bytes", "bytes", 1024 << 20, 1,
-            "a disk that one tenant fills is full for everybody",
-            "whoever stores documents or published files, before it does",
+            "a disk that one tenant fills is full for all tenants",
+            "the writer of documents or published files, before it writes",
             "this tenant has stored {used} bytes; the limit is {bound}",
         ),
     )
 }  # fmt: skip
 
-# A tenant comes back to the state of one that never asked after this long without a request.
+# After this long without a request, a tenant's meter may be dropped: a new one is the same.
 _FORGET_S = 2 * MINUTE_S
 
 
@@ -97,7 +97,7 @@ class BoundQuotas:
 
 
 def bind_quotas(tenant: Tenant, defaults: Mapping[str, float | None], workers: int) -> BoundQuotas:
-    """Every quota of `QUOTAS` for one tenant: its own, else the configured default, else the list's."""
+    """Every quota of `QUOTAS` for one tenant: its own, else the configured default, else that of the list."""
     values: dict[str, float] = {}
     sources: dict[str, LimitSource] = {}
     for name, spec in QUOTAS.items():
@@ -111,7 +111,7 @@ def bind_quotas(tenant: Tenant, defaults: Mapping[str, float | None], workers: i
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """A quota that is used up: which, its bound, what was used, who set it, and in how many seconds to ask again."""
+    """A quota that is used up: its name and bound, the amount used, who set it, and the seconds until a retry."""
 
     name: str
     bound: float
@@ -123,7 +123,7 @@ class Exceeded:
     def message(self) -> str:
         """One sentence for the caller."""
         spec = QUOTAS[self.name]
-        whole = "" if self.used is not None else "the engine as a whole is asked for more than it takes"
+        whole = "" if self.used is not None else "all tenants together send more requests than the engine accepts"
         said = whole or spec.refusal.format(bound=_number(self.bound), used=_number(self.used or 0))
         return f"{said} (quota.{self.name})"
 
@@ -154,23 +154,23 @@ class Bucket:
         return cls(rate, size, now, size)
 
     def refill(self, now: float) -> None:
-        """Put in what has come since the last time. A clock that goes backwards takes nothing out."""
+        """Add the tokens since the last call. A clock that goes backwards removes none."""
         self.level = min(self.size, self.level + max(0.0, now - self.at) * self.rate)
         self.at = max(self.at, now)
 
     def wait_s(self) -> float:
-        """How long until there is one token; 0 when there is. Call `refill` first."""
-        # Refilled by exactly this wait, rounding may leave the level a hair below one: that counts as one.
+        """How long until there is one token; 0 if there is one. Call `refill` first."""
+        # After a refill of exactly this wait, rounding may leave the level just below one: that counts as one.
         return 0.0 if self.level >= 1 - 1e-9 else (1 - self.level) / self.rate
 
     def take(self) -> None:
-        """Take one token, which `wait_s` said is there."""
+        """Take one token. `wait_s` must be 0."""
         self.level = max(0.0, self.level - 1)
 
 
 @dataclass(slots=True)
 class Window:
-    """What was used within the last minute, counted by the second: an amount counts for 60 to 61 seconds."""
+    """The amount used within the last minute, by the second: an amount counts for 60 to 61 seconds."""
 
     total: float = 0.0
     _slots: deque[list[float]] = field(default_factory=deque)  # [second, amount], oldest first
@@ -188,11 +188,11 @@ class Window:
         while self._slots and now >= self._slots[0][0] + 1 + MINUTE_S:
             self.total -= self._slots.popleft()[1]
         if not self._slots:
-            self.total = 0.0  # what rounding left
+            self.total = 0.0  # drops rounding errors
         return self.total
 
     def wait_s(self, bound: float, now: float) -> float:
-        """How long until less than `bound` is used, if nothing is added; 0 when that is so now."""
+        """How long until less than `bound` is used, if nothing is added; 0 if it is now."""
         left = self.used(now)
         if left < bound:
             return 0.0
@@ -200,12 +200,46 @@ class Window:
             left -= amount
             if left < bound:
                 return second + 1 + MINUTE_S - now
-        return MINUTE_S  # rounding: everything is forgotten by then
+        return MINUTE_S  # rounding: all amounts have expired by then
 
 
 @dataclass(slots=True)
-class _Account:
+class Pace:
+    """Requests within the last second, by the clock's second and the one before it, of which a part still counts."""
+
+    second: int = 0
+    count: int = 0
+    before: int = 0
+
+    def add(self, now: float) -> None:
+        self._advance(math.floor(now))
+        self.count += 1
+
+    def used(self, now: float) -> int:
+        self._advance(math.floor(now))
+        return self.count + round(self.before * (1 - (now - self.second)))
+
+    def _advance(self, second: int) -> None:
+        if second > self.second:  # a clock that goes backwards changes nothing
+            self.before = self.count if second == self.second + 1 else 0
+            self.second, self.count = second, 0
+
+
+class RequestsLeft(NamedTuple):
+    """A tenant's bucket of requests, in whole numbers: its size, the seconds that it takes to fill, what is left in it,
+    and the seconds until it is full.
+    """
+
+    quota: int
+    window_s: int
+    left: int
+    reset_s: int
+
+
+@dataclass(slots=True)
+class _Meter:
     requests: Bucket
+    pace: Pace = field(default_factory=Pace)
     cpu_s: Window = field(default_factory=Window)
     host_calls: Window = field(default_factory=Window)
     last_used: float = 0.0
@@ -221,70 +255,85 @@ class Totals:
 
 
 class Ledger:
-    """What every tenant has used, against its quotas. Knows only tenants of the last minutes: an idle one costs
-    nothing.
-    """
+    """The use of quotas by tenant. Holds tenants of the last minutes only: idle ones cost nothing."""
 
     def __init__(self, totals: Totals, now: float) -> None:
         self._all = Bucket.full(totals.requests_per_second, totals.burst, now)
-        # Invariant: ordered by last_used, longest ago first.
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        # Invariant: ordered by last_used, oldest first.
+        self._meters: OrderedDict[str, _Meter] = OrderedDict()
 
     def request(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
-        """One request of this tenant: counted, unless it is refused. A refused one uses nothing up.
+        """Count one request of this tenant. Returns what it exceeds if it is refused; then it is not counted.
 
-        Where the engine as a whole runs short, a tenant is refused as soon as it has used more of its own bucket than
-        is left in the engine's: many busy tenants then refuse each other, and not the one that asks rarely. (The rule
-        of A. Choudhury and E. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+        When the engine's own bucket runs low, a tenant is refused once it has used more of its bucket than is left in
+        the engine's: so the busy tenants are refused, and not one that calls rarely. (The rule of A. Choudhury and E.
+        Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
         """
-        account = self._account(tenant, quotas, now)
-        own, everybody = account.requests, self._all
+        meter = self._meter(tenant, quotas, now)
+        own, engine = meter.requests, self._all
         rate, burst = quotas["requests_per_second"], quotas["burst"]
         if (own.rate, own.size) != (rate, burst):  # the operator changed them
             own.refill(now)
             own.rate, own.size, own.level = rate, burst, min(own.level, burst)
         own.refill(now)
-        everybody.refill(now)
+        engine.refill(now)
         if wait_s := own.wait_s():
             return Exceeded("requests_per_second", rate, rate, quotas.sources["requests_per_second"], wait_s)
-        if wait_s := everybody.wait_s():
-            return Exceeded("requests_per_second", everybody.rate, None, "engine", wait_s)
-        if own.size - own.level >= everybody.level:
-            missing = own.size - own.level - everybody.level + 1
-            return Exceeded("requests_per_second", everybody.rate, None, "engine", missing / (rate + everybody.rate))
+        if wait_s := engine.wait_s():
+            return Exceeded("requests_per_second", engine.rate, None, "engine", wait_s)
+        if own.size - own.level >= engine.level:
+            missing = own.size - own.level - engine.level + 1
+            return Exceeded("requests_per_second", engine.rate, None, "engine", missing / (rate + engine.rate))
         own.take()
-        everybody.take()
+        engine.take()
+        meter.pace.add(now)
         return None
 
+    def requests_left(self, tenant: str, quotas: BoundQuotas, now: float) -> RequestsLeft:
+        """The tenant's bucket as it is now."""
+        rate, size = quotas["requests_per_second"], quotas["burst"]
+        meter = self._meters.get(tenant)
+        level = size
+        if meter is not None:
+            own = meter.requests
+            level = min(size, own.level + max(0.0, now - own.at) * rate)
+        # As `wait_s` has it: a level a hair below a whole number counts as that number.
+        left = math.floor(level + 1e-9)
+        return RequestsLeft(int(size), math.ceil(size / rate), left, math.ceil((size - level) / rate))
+
     def may_begin(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
-        """Whether a run of this tenant may begin, by what its runs used within the last minute."""
-        account = self._accounts.get(tenant)
-        if account is None:
+        """The quota by the minute that keeps a run of this tenant from starting now, or None."""
+        meter = self._meters.get(tenant)
+        if meter is None:
             return None
-        return self._over(account.cpu_s, "cpu_seconds_per_minute", quotas, now) or self._over(
-            account.host_calls, "host_calls_per_minute", quotas, now
+        return self._over(meter.cpu_s, "cpu_seconds_per_minute", quotas, now) or self._over(
+            meter.host_calls, "host_calls_per_minute", quotas, now
         )
 
     def cpu(self, tenant: str, quotas: BoundQuotas, seconds: float, now: float) -> Exceeded | None:
-        """A run used CPU time. What it exceeds, if that was more than the tenant has."""
-        return self._spend(self._account(tenant, quotas, now).cpu_s, "cpu_seconds_per_minute", quotas, seconds, now)
+        """Count CPU time of a run. Returns the quota if it is used up now."""
+        return self._spend(self._meter(tenant, quotas, now).cpu_s, "cpu_seconds_per_minute", quotas, seconds, now)
 
     def host_call(self, tenant: str, quotas: BoundQuotas, now: float) -> Exceeded | None:
-        """A run makes one host call. When it is one too many it is not counted, and must not be answered."""
-        window = self._account(tenant, quotas, now).host_calls
+        """Count a host call. Returns the quota if it was used up before: then the call must not be answered."""
+        window = self._meter(tenant, quotas, now).host_calls
         if over := self._over(window, "host_calls_per_minute", quotas, now):
             return over
         window.add(1, now)
         return None
 
     def used(self, tenant: str, now: float) -> dict[str, float]:
-        """What the tenant has used of `cpu_seconds_per_minute` and `host_calls_per_minute`."""
-        account = self._accounts.get(tenant)
-        if account is None:
-            return {"cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+        """The tenant's use of the quotas that are counted here: of the bucket, within a second or a minute."""
+        meter = self._meters.get(tenant)
+        if meter is None:
+            return {"requests_per_second": 0, "burst": 0, "cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+        own = meter.requests
+        level = min(own.size, own.level + max(0.0, now - own.at) * own.rate)
         return {
-            "cpu_seconds_per_minute": round(account.cpu_s.used(now), 3),
-            "host_calls_per_minute": int(account.host_calls.used(now)),
+            "requests_per_second": meter.pace.used(now),
+            "burst": math.ceil(own.size - level),
+            "cpu_seconds_per_minute": round(meter.cpu_s.used(now), 3),
+            "host_calls_per_minute": int(meter.host_calls.used(now)),
         }
 
     @staticmethod
@@ -297,27 +346,27 @@ class Ledger:
         window.add(amount, now)
         return Ledger._over(window, name, quotas, now)
 
-    def _account(self, tenant: str, quotas: BoundQuotas, now: float) -> _Account:
-        account = self._accounts.get(tenant)
-        if account is None:
+    def _meter(self, tenant: str, quotas: BoundQuotas, now: float) -> _Meter:
+        meter = self._meters.get(tenant)
+        if meter is None:
             bucket = Bucket.full(quotas["requests_per_second"], quotas["burst"], now)
-            account = self._accounts[tenant] = _Account(bucket)
+            meter = self._meters[tenant] = _Meter(bucket)
         else:
-            self._accounts.move_to_end(tenant)
-        account.last_used = now
-        while self._is_blank(next(iter(self._accounts.values())), now):
-            self._accounts.popitem(last=False)
-        return account
+            self._meters.move_to_end(tenant)
+        meter.last_used = now
+        while self._is_blank(next(iter(self._meters.values())), now):
+            self._meters.popitem(last=False)
+        return meter
 
     @staticmethod
-    def _is_blank(account: _Account, now: float) -> bool:
-        """Whether it is as a new one: its minute is over and its bucket full again."""
-        idle_s = now - account.last_used
-        return idle_s > _FORGET_S and account.requests.level + idle_s * account.requests.rate >= account.requests.size
+    def _is_blank(meter: _Meter, now: float) -> bool:
+        """Whether it equals a new one: its minute is over and its bucket full again."""
+        idle_s = now - meter.last_used
+        return idle_s > _FORGET_S and meter.requests.level + idle_s * meter.requests.rate >= meter.requests.size
 
 
-def shown(quotas: BoundQuotas, used: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """As `GET /limits` shows them: `{NAME: {value, unit, source, used}}`; `used` is null where nothing is counted."""
+def as_json(quotas: BoundQuotas, used: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """As `GET /limits` shows them: `{NAME: {value, unit, source, used}}`; `used` is null if nothing is counted."""
     return {
         name: {
             "value": quotas[name], "unit": spec.unit, "source": quotas.sources[name], "used": used.get(name),

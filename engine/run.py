@@ -1,8 +1,8 @@
-"""One run, as data: what is asked, what came of it, what it cost.
+"""One run, as data: the request, the result, the cost.
 
-A request and a result are plain values, which msgspec writes and reads: they can be recorded, and sent to another
-process. What belongs to this process is apart, in `Hearers` and `Prepared`. What every run makes anew is a msgspec
-Struct: a frozen dataclass takes ten times as long to make.
+A request and a result are plain values that msgspec can encode and decode, so they can be recorded or sent to another
+process. What belongs to this process is separate, in `Hearers` and `Prepared`. Objects made for every run are msgspec
+Structs: a frozen dataclass takes ten times as long to make.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from sandbox.wire.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua source as it was read. `name` is what tracebacks show; `digest` (SHA-256) is how logs name it."""
+    """Lua source as it was read. `name` appears in tracebacks; `digest` (SHA-256) identifies it in logs."""
 
     name: str
     source: bytes
     digest: str
 
     @classmethod
-    def of(cls, name: str, source: bytes) -> "Script":
+    def from_source(cls, name: str, source: bytes) -> "Script":
         source = source.removeprefix(BOM_UTF8)  # editors on Windows write it, and Lua's `load` does not skip it
         return cls(name, source, hashlib.sha256(source).hexdigest())
 
@@ -43,7 +43,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """One host call that a run made: its name, how long the answer took, and why it was refused, if it was."""
+    """One host call of a run: its name, how long the answer took, and why it was refused, if it was."""
 
     name: str
     wall_s: float
@@ -52,10 +52,10 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """What a run may reach in the world, each thing by name: nothing by default.
+    """What the host calls of a run may reach, by name: nothing by default.
 
-    `hosts` are the rules of `allow_hosts`; `env` names of environment variables; `folder` is the script's own, of which
-    it may read the files; `tools` may be called; `secrets` are names of those of its tenant, None: all of them.
+    `hosts` are the rules of `allow_hosts`; `env` are names of environment variables; `folder` is the script's own,
+    whose files it may read; `tools` it may call; `secrets` are names of its tenant's secrets, None: all of them.
     """
 
     hosts: tuple[str, ...] = ()
@@ -71,9 +71,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `root` is the table that the script declares (`agent`, `tool`); `method` is the function of it to call with `args`
     (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields. `config`
-    are the script's own keys, in which `secret:NAME` stands for a secret of the tenant's; `config_last` puts them
-    behind `args`. `masked` are the operator's secrets, which are taken out of what the run logs and of how it failed.
-    `callers` are the tools that are being executed around this run, outermost first.
+    is the script's configuration, in which `secret:NAME` stands for a secret of the tenant; `config_last` passes it as
+    the last argument, too. `masked` are the operator's secrets, which are removed from the run's log and its failure.
+    `callers` are the tools whose calls this run is nested in, outermost first.
     """
 
     tenant: Tenant
@@ -95,14 +95,14 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hearers(msgspec.Struct, frozen=True, kw_only=True):
-    """Callbacks, called while a run lasts: its log lines, its progress, and each host call once it was answered."""
+    """Callbacks during a run: for its log lines, its progress, and each host call once it is answered."""
 
     log: Callable[[LogLine], None] | None = None
     progress: Callable[[float, str | None], None] | None = None
     call: Callable[[CallRecord], None] | None = None
 
     def of_nested(self) -> "Hearers":
-        """Those of a run inside the run, whose progress is not that of the whole."""
+        """The callbacks for a nested run, whose progress is not that of the whole."""
         return self if self.progress is None else Hearers(log=self.log, call=self.call)
 
 
@@ -110,8 +110,8 @@ SILENT = Hearers()
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A request with what only this process has of it: placeholders for secrets, which `config` holds in place of their
-    names, the masks for texts, and the hearers.
+    """A request with what exists in this process only: the placeholders for secrets, which replace their names in
+    `config`, the redactor for texts, and the callbacks.
     """
 
     request: RunRequest
@@ -122,9 +122,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run cost. Times in seconds; `cpu_s` and `peak_memory_bytes` are the kernel's, not the worker's.
+    """The cost of one run. Times in seconds; `cpu_s` and `peak_memory_bytes` are the kernel's, not the worker's.
 
-    `nested_cpu_s` and `nested_host_calls` are of the tools that it called, which are runs of their own.
+    `nested_cpu_s` and `nested_host_calls` are those of the tools that it called, which are runs of their own.
     """
 
     queue_s: float = 0.0
@@ -143,9 +143,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run did not end well: one sentence, the limit that was passed, and the script's own traceback.
+    """Why a run failed: one sentence, the limit that was exceeded, and the script's own traceback.
 
-    `retry_after_s` is set where the limit was a quota of the tenant's: when it has some of it again.
+    `retry_after_s` is set when the limit was a quota of the tenant: the time until it has refilled.
     """
 
     message: str
@@ -172,5 +172,5 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_run_id() -> str:
-    """A name for one run: 64 random bits in hexadecimal."""
+    """The id of one run: 64 random bits in hexadecimal."""
     return os.urandom(8).hex()

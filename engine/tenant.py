@@ -1,4 +1,4 @@
-"""Who a request is for, and how the limits of its run come about: the smallest of script, tenant and engine wins."""
+"""The tenant of a request, and the limits of its run: the smallest of script, tenant and engine wins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ LimitSource = Literal["script", "tenant", "engine"]
 class Tenant:
     """An isolated user of the engine. `weight` is its share in the fair pick; `ceilings` bound its runs' limits.
 
-    `quotas` are what all its runs together may use, by the names of `[tenants.quota]`, which holds where
-    nothing was said for this one. `key` is the id of the API key by which it asks, if it asks by one.
+    `quotas` bound all its runs together, by the names of `[tenants.quota]`, whose values are the defaults. `key` is the
+    id of the API key that the request came with, if any.
     """
 
     id: str
@@ -31,7 +31,7 @@ DEFAULT_TENANT = Tenant("default")
 
 @dataclass(frozen=True, slots=True)
 class BoundLimits:
-    """The limits of one run and who set each: what an error names as `limit.source`."""
+    """The limits of one run, and who set each: `limit.source` of an error."""
 
     values: Limits
     sources: Mapping[str, LimitSource]
@@ -43,7 +43,7 @@ class BoundLimits:
 
 
 def within(limits: BoundLimits, left: Mapping[str, float]) -> BoundLimits:
-    """The limits of a run on behalf of another, which has this much left of some of its own: the smaller wins."""
+    """The limits of a run nested in one that has `left` of some of its own: the smaller wins."""
     lowered = {name: SPECS[name].kind(amount) for name, amount in left.items() if amount < limits[name]}
     return BoundLimits(msgspec.structs.replace(limits.values, **lowered), limits.sources)
 
@@ -56,8 +56,8 @@ def bind_limits(
 ) -> BoundLimits:
     """Bind every limit of `SPECS`: what the script asks, else the default, lowered to both ceilings.
 
-    `asked` is the script's own wish, `defaults` is `[limits]`, `ceilings` is `[limits.max]`; all in the unit of the
-    spec. A limit that was lowered, or that nobody asked for, is the tenant's or engine's, and an error says so.
+    `asked` is what the script asks for, `defaults` is `[limits]`, `ceilings` is `[limits.max]`; all in the unit of the
+    spec. The source of a lowered limit, or of a default, is the tenant or the engine, and an error says so.
     """
     values: dict[str, float] = {}
     sources: dict[str, LimitSource] = {}
@@ -68,6 +68,6 @@ def bind_limits(
         if name in tenant.ceilings:
             candidates.append((tenant.ceilings[name], "tenant"))
         candidates.append((ceilings.get(name, spec.ceiling), "engine"))
-        # Of equal ones the first, which is the nearest.
+        # Of equal candidates the first, which is nearest to the script.
         values[name], sources[name] = min(candidates, key=lambda candidate: candidate[0])
     return BoundLimits(limits_of(values), sources)

@@ -1,7 +1,7 @@
-"""What runs cost, summed up: by tenant, agent, key and day. Pure; whole numbers, so that sums are exactly sums.
+"""The cost of runs, summed by tenant, agent, key and day. Pure; whole numbers, so that sums are exact.
 
-Every run counts once, however it ended: also one that was cancelled, refused before its start, or made on behalf of
-another one, whose own CPU time and calls are then counted here and not there.
+Every run counts once, whatever its outcome: also one that was cancelled, refused before its start, or nested in another
+run. The CPU time and calls of a nested run are counted for itself, not for its caller.
 """
 
 import csv
@@ -18,8 +18,8 @@ from sandbox.wire.outcome import Outcome
 
 
 class Account(NamedTuple):
-    """What is summed up together. `agent` is `agent:NAME` or `tool:NAME`, `key` the key's id (empty without keys),
-    `day` a date in UTC.
+    """The key of a sum. `agent` is `agent:NAME` or `tool:NAME`, `key` the API key's id (empty without keys), `day` a
+    date in UTC.
     """
 
     tenant: str
@@ -28,7 +28,7 @@ class Account(NamedTuple):
     day: str
 
 
-# The amounts of `Sums` that are added up; the peak is the greatest, and the two counters have names of their own.
+# The amounts of `Sums` that are added; of the peak the maximum is taken, and the two counters are added by name.
 AMOUNTS = ("runs", "queue_us", "wall_us", "cpu_us", "bytes_in", "bytes_out")
 
 
@@ -47,7 +47,7 @@ class Sums:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def count(self, outcome: Outcome, usage: Usage) -> None:
-        """Count one run more."""
+        """Count one run."""
         self.runs += 1
         self.queue_us += _us(usage.queue_s)
         self.wall_us += _us(usage.wall_s)
@@ -61,7 +61,7 @@ class Sums:
         self.outcomes[outcome.value] += 1
 
     def add(self, other: "Sums") -> None:
-        """Count what `other` counts."""
+        """Add the sums of `other`."""
         for name in AMOUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.peak_memory_bytes = max(self.peak_memory_bytes, other.peak_memory_bytes)
@@ -95,7 +95,7 @@ Sheet = Mapping[Account, Sums]
 
 
 class Book:
-    """The sums that nobody has written down yet. `now` tells the time in seconds since the epoch, for the day."""
+    """The sums that are not on disk yet. `now` returns the time in seconds since the epoch, for the day."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -117,17 +117,17 @@ class Book:
         return self._day
 
     def take(self) -> dict[Account, Sums]:
-        """Everything that was noted since the last time. Whoever takes it writes it down, or gives it back."""
+        """Remove and return all sums. The caller stores them, or gives them back."""
         taken, self._sheet = self._sheet, {}
         return taken
 
     def give_back(self, sheet: Sheet) -> None:
-        """What was taken could not be written down."""
+        """Add sums that were taken but could not be stored."""
         for account, sums in sheet.items():
             self._sums(account).add(sums)
 
-    def of(self, tenant: str) -> dict[Account, Sums]:
-        """What was noted of one tenant and not taken yet."""
+    def sums_of(self, tenant: str) -> dict[Account, Sums]:
+        """The sums of one tenant that are not taken yet."""
         return {account: sums for account, sums in self._sheet.items() if account.tenant == tenant}
 
     def forget(self, tenant: str) -> None:
@@ -141,12 +141,12 @@ class Book:
         return found
 
 
-# What did not run to its own end says nothing of how long runs take.
+# Outcomes that say nothing of how long runs take.
 _CUT_SHORT = frozenset({Outcome.CANCELLED, Outcome.REJECTED})
 
 
 class Accounts:
-    """The one door through which the end of a run is booked: in the engine's metrics and in the book of usage."""
+    """The one place where the end of a run is booked: in the engine's metrics and in the book of usage."""
 
     def __init__(self, metrics: Metrics, book: Book) -> None:
         self.metrics = metrics
@@ -165,7 +165,7 @@ class Accounts:
 
 
 def together(*sheets: Sheet) -> dict[Account, Sums]:
-    """Several sheets as one. The given ones stay as they are."""
+    """Several sheets merged into a new one."""
     found: dict[Account, Sums] = {}
     for sheet in sheets:
         for account, sums in sheet.items():
@@ -207,7 +207,7 @@ def as_csv(sheet: Sheet) -> str:
 
 
 def _cell(text: str) -> str:
-    # A spreadsheet would run it as a formula; names of agents may begin with a minus.
+    # A spreadsheet would evaluate it as a formula; names of agents may begin with a minus.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 

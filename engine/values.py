@@ -1,7 +1,7 @@
-"""Values of JSON and msgpack from strangers: counted before any is made, decoded within bounds, encoded for Lua. Pure.
+"""Hostile JSON and msgpack: values counted before any is made, decoded within bounds, encoded for Lua. Pure.
 
-A value of JSON or msgpack is a Python object of 24 to 232 bytes behind one byte of text, and costs every pass over it
-50 to 300 ns. So bytes alone bound nothing: a megabyte of `[],` is 350,000 lists.
+One byte of JSON or msgpack may become a Python object of 24 to 232 bytes, and every pass over it takes 50 to 300 ns. So
+a bound in bytes is not enough: a megabyte of `[],` is 350,000 lists.
 """
 
 import gc
@@ -18,24 +18,23 @@ from sandbox.wire.limits import Limits
 
 T = TypeVar("T")
 
-# A count over more bytes than this is made in slices of this size, 1.6 ms at most each: between two of them a caller
-# lets others run.
+# More bytes than this are counted in slices of this size, 1.6 ms at most each, with a checkpoint between two slices.
 SLICE = 64 * 1024
 
 _NOT_MARKS = bytes(set(range(256)) - set(b",:[{"))
 
 
 def marks_at_most(text: bytes) -> int:
-    """No fewer than the marks of `JsonMarks.marks`, without a look at what is inside texts: 2 ms for 4 MiB."""
+    """An upper bound of `JsonMarks.marks`, which also counts marks inside strings: 2 ms for 4 MiB."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 class JsonMarks:
-    """Counts the marks of JSON outside its texts, slice by slice. Any split of the bytes gives the same counts.
+    """Counts the marks of JSON outside its strings, slice by slice. Any split of the bytes gives the same counts.
 
-    `marks` are `,`, `[` and `{`: every value but the first is behind one, so that there are at most `marks + 1` values,
-    keys not counted. `colons` are as many as keys. Of bytes that are not JSON, the counts are those of what a
-    parser reads before it stops, or more.
+    `marks` are `,`, `[` and `{`: every value but the first follows one, so there are at most `marks + 1` values, not
+    counting keys. `colons` equals the number of keys. For bytes that are not JSON, the counts are at least those of the
+    part that a parser reads before it stops.
     """
 
     __slots__ = ("_held", "_inside", "colons", "marks")
@@ -43,15 +42,15 @@ class JsonMarks:
     def __init__(self) -> None:
         self.marks = 0
         self.colons = 0
-        # Whether the next byte is inside a text, and the backslash that ended the last slice, if one did.
+        # Whether the next byte is inside a string, and the backslash that ended the last slice, if any.
         self._inside = 0
         self._held = b""
 
     def feed(self, part: bytes) -> None:
-        """Count the next bytes. C code does the work; nothing here is done for each byte."""
+        """Count the next bytes. All work on single bytes is done in C."""
         part = self._held + part
-        # Behind an even number of backslashes all of them are escaped; an odd one escapes what the next slice begins
-        # with. Once pairs are gone, a backslash before a quote can only escape it.
+        # An even number of trailing backslashes is all pairs; an odd one escapes the first byte of the next slice. Once
+        # pairs are removed, a backslash before a quote can only escape it.
         odd = (len(part) - len(part.rstrip(b"\\"))) & 1
         self._held = b"\\" if odd else b""
         if odd:
@@ -68,13 +67,13 @@ class JsonMarks:
 
 
 class NotPlain(Exception):
-    """msgpack that is no plain data: bytes, an extension, the one byte that is never used, or not whole."""
+    """msgpack that is not plain data: bytes, an extension, the one byte that is never used, or truncated."""
 
 
 def _sizes() -> tuple[int, ...]:
-    """By its first byte, the bytes that a value takes without what is inside it; 0 where its length follows."""
+    """By its first byte, the size of a value without its items; 0 if a length follows."""
     sizes = [1] * 256
-    sizes[0xA0:0xC0] = range(1, 33)  # short texts
+    sizes[0xA0:0xC0] = range(1, 33)  # short strings
     for first, size in {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}.items():
         sizes[first] = size  # integers
     sizes[0xCA], sizes[0xCB] = 5, 9  # floats
@@ -90,7 +89,7 @@ _SIZES = _sizes()
 def packed_values(raw: bytes, bound: int) -> int:
     """The number of values and keys in msgpack, or `bound + 1` if there are more. Raises NotPlain.
 
-    100 to 200 ns for each of them, whatever the bytes; the bytes inside texts are skipped.
+    100 to 200 ns each, whatever the bytes; the bytes inside strings are skipped.
     """
     return drained(_counting(raw, bound))
 
@@ -105,7 +104,7 @@ def _counting(raw: bytes | memoryview, bound: int) -> Generator[None, None, int]
             first = raw[at]
             if size := sizes[first]:
                 at += size
-            elif first == 0xD9 and at + 1 < end:  # long texts, by the bytes that their lengths take
+            elif first == 0xD9 and at + 1 < end:  # long strings, by the size of their length field
                 at += 2 + raw[at + 1]
             elif first == 0xDA:
                 at += 3 + int.from_bytes(raw[at + 1 : at + 3], "big")
@@ -127,7 +126,7 @@ JSON_AROUND_VALUE = 26
 
 
 def json_bytes_at_most(raw: bytes) -> int:
-    """No fewer than what the texts in these bytes of msgpack take as JSON. To add: JSON_AROUND_VALUE for each value.
+    """An upper bound of the strings in this msgpack as JSON. Add JSON_AROUND_VALUE for each value.
 
     Every escaped character counts as six bytes: `\\"` has two, but takes as long to write as `\\u0000` (7 to 14 ns).
     """
@@ -135,7 +134,7 @@ def json_bytes_at_most(raw: bytes) -> int:
 
 
 def is_plain(value: Any, depth: int) -> bool:
-    """Whether it is JSON data of at most this depth, with text for keys. For large values: C code looks at each."""
+    """Whether it is JSON data of at most this depth, with strings for keys. For large values: C code visits each."""
     level: list[Any] = [value]
     while True:
         kinds = set(map(type, level))
@@ -159,18 +158,18 @@ _KEYS = frozenset({str})
 
 # ---- answers of scripts ------------------------------------------------------------------------------------------
 
-# What an answer may hold beside its outermost value. An answer of no more bytes than this cannot hold more.
+# Bound on the values of an answer inside its outermost one. An answer of no more bytes than this cannot hold more.
 MAX_VALUES = WORK["answer"].max_values or 0
-# What an answer may take as JSON, an escaped character as six bytes: 20 MiB of nothing else take 34 to 49 ms.
+# Bound on an answer as JSON, with six bytes for each escaped character: 20 MiB of these take 34 to 49 ms.
 MAX_JSON_BYTES = WORK["answer as JSON"].max_bytes or 0
-# Counted at once: 3 ms.
+# Bytes counted between checkpoints: 3 ms.
 JSON_SLICE = 1024 * 1024
-# Values of msgpack counted at once: 2.5 to 5 ms.
+# Values of msgpack counted between checkpoints: 2.5 to 5 ms.
 COUNTED_AT_ONCE = 25_000
 
 
 class ValueRefused(Exception):
-    """A value from a worker that is not plain JSON data within bounds. `limit` names the limit, if it was one."""
+    """A value from a worker that is not plain JSON data within bounds. `limit` names the exceeded limit, if any."""
 
     def __init__(self, message: str, limit: str | None = None) -> None:
         super().__init__(message)
@@ -190,7 +189,7 @@ def decode_value(raw: bytes | memoryview, limits: Limits) -> Any:
 
 
 def decoding(raw: bytes | memoryview, limits: Limits) -> Generator[None, None, Any]:
-    """`decode_value` for what is within `output_bytes`, in pieces, between which the caller lets others run."""
+    """`decode_value` for a value within `output_bytes`, in pieces; the caller makes a checkpoint at each yield."""
     try:
         values = yield from _counting(raw, MAX_VALUES + 1)
     except NotPlain:
@@ -207,7 +206,7 @@ def decoding(raw: bytes | memoryview, limits: Limits) -> Generator[None, None, A
             raise ValueRefused(
                 f"may take more than {MAX_JSON_BYTES} bytes as JSON, an escaped character counted as six", "json_bytes"
             )
-    gc.disable()  # all that is made is alive, and looking for garbage in it takes as long again
+    gc.disable()  # every new object is alive, and a collection takes as long as decoding
     try:
         value = _unpacked(raw, limits)
     finally:
@@ -221,7 +220,7 @@ def decoding(raw: bytes | memoryview, limits: Limits) -> Generator[None, None, A
 
 
 def drained(pieces: Generator[None, None, T]) -> T:
-    """What comes of work in pieces, done at once."""
+    """The result of work in pieces, done without a pause."""
     while True:
         try:
             next(pieces)
@@ -239,7 +238,7 @@ def _unpacked(raw: bytes | memoryview, limits: Limits) -> Any:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Whether it is JSON data of at most this depth, with text for keys."""
+    """Whether it is JSON data of at most this depth, with strings for keys."""
     kind = type(value)
     if kind is str or kind is int or value is None or kind is bool:
         return True
@@ -261,7 +260,7 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 def _refuse(value: Any, depth: int, path: str) -> None:
-    """Raise ValueRefused for the first part that is not plain. The prelude sends nothing of the kind."""
+    """Raise ValueRefused for the first part that is not plain. The prelude never sends such values."""
     if isinstance(value, dict | list):
         if depth <= 0:
             raise ValueRefused(f"{path} is nested too deep".strip(), "value_depth")
@@ -281,9 +280,9 @@ def _refuse(value: Any, depth: int, path: str) -> None:
 
 
 def encode_value(value: Any) -> bytes:
-    """JSON data as one msgpack value for Lua. Integers beyond 64 bits become floats, as everywhere in JSON for Lua.
+    """JSON data as one msgpack value for Lua. Integers beyond 64 bits become floats, as in `json.decode`.
 
-    Raises UnicodeEncodeError for text with a lone surrogate, which UTF-8 cannot hold.
+    Raises UnicodeEncodeError for a lone surrogate, which UTF-8 cannot encode.
     """
     try:
         return msgspec.msgpack.encode(value)

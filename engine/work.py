@@ -1,20 +1,20 @@
-"""What the supervisor does for strangers: each piece of work whose size a stranger chooses, its bound, and who pays.
+"""The supervisor's work on hostile input: each piece whose size a client or script chooses, its bound, and who pays.
 
-One list. SECURITY.md shows it, `tests/security/supervisor` drives the worst input of every row against `LOOP_S` and
+One list. SECURITY.md shows it, `tests/security/supervisor` runs the worst input of every row against `LOOP_S` and
 `GROWTH`, and the modules named here read their bounds from it. Pure.
 """
 
 from dataclasses import dataclass
 
-# No piece of work keeps the event loop for longer than this on an idle core, counted in the supervisor's CPU time.
+# No piece of work blocks the event loop for longer than this on an idle core, in CPU time of the supervisor.
 LOOP_S = 0.05
-# Nor does an input make the process larger by more than this many times its own size.
+# No input grows the process by more than this many times its own size.
 GROWTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
-    """One kind of work: what is done, the bound in bytes and in values (None: a limit or a quota says), who pays."""
+    """One kind of work: what is done, its bound in bytes and in values (None: a limit or quota sets it), who pays."""
 
     name: str
     what: str
@@ -32,12 +32,22 @@ WORK: dict[str, WorkSpec] = {
             16 * 1024, 128, "server/transport/framing.py", "the operator: no key is known yet",
         ),
         WorkSpec(
+            "token", "a token of an OAuth issuer is read and verified",
+            8 * 1024, 512, "server/oauth/token.py; RSA keys of 4,096 bits; 20 a second of an address, 200 in all",
+            "the tenant's CPU seconds; the operator, for one that gives no access",
+        ),
+        WorkSpec(
+            "issuer keys", "the metadata and keys of an OAuth issuer are read",
+            256 * 1024, 4_096, "server/oauth/keys.py, issuers.py; 64 keys; metadata 64 KiB and 2,000; every 30 s",
+            "the operator",
+        ),
+        WorkSpec(
             "chunks", "the chunks of a body are taken apart",
             256 * 1024, None, "beside server.max_body_bytes", "the operator",
         ),
         WorkSpec(
             "body", "a request's JSON is parsed and checked",
-            None, 100_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
+            None, 50_000, "server.max_body_bytes; commas and opening brackets, counted before parsing",
             "the tenant's CPU seconds",
         ),
         WorkSpec(
@@ -53,7 +63,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "answer", "what a script returns is decoded and checked",
-            None, 100_000, "limits.output_bytes; values and keys, counted before decoding",
+            None, 50_000, "limits.output_bytes; values and keys, counted before decoding",
             "the tenant's CPU seconds",
         ),
         WorkSpec(
@@ -67,7 +77,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "arguments", "the arguments of a host call are decoded",
-            None, 100_000, "output_bytes; values by counting before decoding", "the run's CPU seconds",
+            None, 50_000, "output_bytes; values by counting before decoding", "the run's CPU seconds",
         ),
         WorkSpec(
             "calls", "host calls hold arguments, bodies and answers",
@@ -75,11 +85,11 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "table", "a table is written as the JSON of a request",
-            2 * 1024 * 1024, 100_000, "as msgpack, before it is decoded", "the run's CPU seconds",
+            2 * 1024 * 1024, 50_000, "as msgpack, before it is decoded", "the run's CPU seconds",
         ),
         WorkSpec(
             "json", "the JSON of a host's answer is parsed",
-            8 * 1024 * 1024, 100_000, "by counting before; beyond it the script parses", "the run's CPU seconds",
+            8 * 1024 * 1024, 50_000, "by counting before; beyond it the script parses", "the run's CPU seconds",
         ),
         WorkSpec(
             "veil", "a host's answer is searched for secrets",
@@ -91,12 +101,12 @@ WORK: dict[str, WorkSpec] = {
             "the run's CPU seconds",
         ),
         WorkSpec(
-            "schema", "a tool's schema is checked and compiled",
+            "schema", "the schema of a tool, or of a script's json.schema, is checked and compiled",
             64 * 1024, 2_000, "64 levels; 64 patterns of 256 KiB each and 512 KiB in all, compiled, and 5 ms to read; "
-            "no unevaluated* inside of what another one looks at", "the tenant's CPU seconds",
+            "no unevaluated* inside of what another one looks at", "the tenant's CPU seconds; json.schema: the run's",
         ),
         WorkSpec(
-            "validation", "parameters and answers of tools are held against their schema",
+            "validation", "parameters and answers of tools, and values of json.schema, are held against their schema",
             None, None, "40 ms by weights of keywords, values and characters (agents/shapes/schema_work.py)",
             "the tenant's CPU seconds",
         ),
@@ -104,6 +114,11 @@ WORK: dict[str, WorkSpec] = {
             "declaration", "what a script declares or answers is made into an agent, a tool or a prompt",
             64 * 1024, 1_024, "lists: 256 tools, 64 arguments, 256 values of one, 1,024 messages, 10,000 completions; "
             "a description 16 KiB; answers as limits.output_bytes", "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "description", "the OpenAPI description of what a key may call is rendered",
+            1024 * 1024, None, "the schemas of tools and agents together; kept until one changes "
+            "(server/rest/openapi.py)", "the tenant's CPU seconds",
         ),
         WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",

@@ -113,7 +113,7 @@ def _merge(text: str, pieces: Iterator[_Piece], room: int) -> Iterator[tuple[int
     for piece in pieces:
         body = text[piece.start : piece.end]
         if not body.strip():
-            continue  # white space between chunks belongs to nobody
+            continue  # white space between chunks belongs to neither
         gap = _size(text[end : piece.start])
         fits = size + gap + _size(body.rstrip()) <= room
         if size and (not fits or (piece.opens_section and size * 2 >= room)):

@@ -1,4 +1,4 @@
-"""Patterns of paths as context-harness has them: each matches the whole path, and `*` also matches `/`. Pure.
+"""Patterns of paths as in context-harness: each matches the whole path, and `*` also matches `/`. Pure.
 
 The rules are those of the Rust crate globset in its default form (https://docs.rs/globset/latest/globset/#syntax).
 """
@@ -52,7 +52,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(parts), re.DOTALL)
     except re.error as error:
-        raise ValueError(f"{pattern!r} is no pattern: {error}") from None
+        raise ValueError(f"{pattern!r} is not a pattern: {error}") from None
 
 
 def _folders(before: str, after: str) -> str:

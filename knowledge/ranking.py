@@ -27,7 +27,7 @@ class MatchQuery:
 
     `any` matches a document with any of the terms; it is empty when the query holds none, so that nothing matches.
     `required` has one expression for each term; a document that matches each of them holds all the words.
-    `words` are the folded words, for finding them in a text. `cut` tells that the query was too long to use whole.
+    `words` are the folded words, for finding them in a text. `cut` is true when the query was too long to use whole.
     """
 
     any: str
@@ -112,7 +112,7 @@ def fold(text: str) -> str:
 def scores(ranks: Sequence[tuple[bool, float]]) -> list[float]:
     """Scores in 0..1 for (has all words, bm25) pairs in the order of hits; bm25 is negative, smaller is better.
 
-    Each rank is taken relative to the best of its group, so a score does not depend on how many hits were asked for.
+    Each rank is taken relative to the best of its group, so a score does not depend on how many hits were requested.
     With complete documents at the top, those take 0.5..1 and the rest 0..0.5; without any, the best one has 1.
     """
     complete_best = next((rank for complete, rank in ranks if complete), None)

@@ -18,7 +18,7 @@ class StoreError(Exception):
 
 
 class EmbeddingsDisabled(Exception):
-    """Semantic search was asked for and no embedder is configured."""
+    """Semantic search was requested and no embedder is configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """Hits, best first, in a deterministic order, and what the caller should know about how they were found."""
+    """Hits, best first, in a deterministic order, and warnings about how they were found."""
 
     hits: tuple[Hit, ...]
     warnings: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Store(Protocol):
 
 
 class BrowsableStore(Store, Protocol):
-    """What front ends read besides: lists, titles, and what changed. Every method raises StoreError as `Store` does."""
+    """What front ends also read: lists, titles, changes. Every method raises StoreError as `Store` does."""
 
     async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
         """Documents by source label, then source_id: the first `limit`, or those after a pair of the two."""
@@ -132,15 +132,15 @@ class BrowsableStore(Store, Protocol):
         ...
 
     async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
-        """Titles with all words of `text`, each maybe half typed, sorted; without words any. `source` as searched."""
+        """Titles with all words of `text`, each a prefix, sorted; without words, any. `source` as in `SearchQuery`."""
         ...
 
     async def revision(self) -> int:
-        """A number that changes when documents may have changed, whoever changed them."""
+        """A number that changes when documents may have changed, in this process or another one."""
         ...
 
     async def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """A hash of each of these documents, by id; what is not there is missing."""
+        """A hash of each of these documents, by id; unknown ids are left out."""
         ...
 
 
@@ -168,7 +168,7 @@ class NewDocument:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a later synchronisation needs to know of a stored document to leave it alone."""
+    """What a later synchronisation compares to find that a stored document has not changed."""
 
     version: str
     digest: str
@@ -178,7 +178,7 @@ class Stored:
 class SyncMark:
     """How a synchronisation ended, kept with its source: `at` when it succeeded, else `error`, without host paths.
 
-    `checkpoint` is the connector's own, kept as it is; None leaves the one before.
+    `checkpoint` is the connector's, stored as it is; None keeps the previous one.
     """
 
     at: str | None = None

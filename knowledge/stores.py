@@ -1,6 +1,6 @@
-"""The stores of many tenants, a file each: opened when somebody asks, closed when nobody does, a few at once.
+"""The stores of many tenants, a file each: opened on first use, closed when idle, a bounded number open at once.
 
-A tenant without a file has an empty store, and none is made by looking: only a synchronisation makes one.
+A tenant without a file has an empty store. Reading never creates the file; only a synchronisation does.
 """
 
 import itertools
@@ -15,19 +15,20 @@ from typing import TypeVar
 
 import trio
 
+from knowledge.sqlite.reading import size_on_disk
 from knowledge.sqlite.store import SqliteStore, open_empty_store, open_store
 from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, SearchQuery, SourceInfo
 
 T = TypeVar("T")
 
-# Open stores besides that one. Each is a thread, some 400 KB, five descriptors and up to `sqlite.MAX_KEPT_BYTES` of
-# answers; opening one takes about a millisecond.
+# Open stores besides that of `default`. Each is a thread, some 400 KB, five descriptors and up to
+# `sqlite.store.MAX_KEPT_BYTES` of answers; opening one takes about a millisecond.
 MAX_OPEN = 64
-# How long a store stays open after the last question.
+# How long an idle store stays open.
 IDLE_S = 60.0
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-# What SQLite puts beside a store's file; syncs put `NAME.DIGEST.lock` there, one for each source.
+# Files that SQLite creates beside a store's file. Syncs create `NAME.DIGEST.lock` there, one for each source.
 _BESIDE = ("-wal", "-shm", "-journal")
 
 Configured = Callable[[str], Mapping[str, str | None]]
@@ -36,7 +37,7 @@ Configured = Callable[[str], Mapping[str, str | None]]
 def store_path(path: Path, tenant: str) -> Path:
     """The file of a tenant's store, `path` being that of `[db] path`: itself for `default`, one beside it for others.
 
-    Raises ValueError for what names no tenant.
+    Raises ValueError for a text that cannot be a tenant's name.
     """
     if tenant == "default":
         return path
@@ -46,9 +47,9 @@ def store_path(path: Path, tenant: str) -> Path:
 
 
 def store_files(path: Path) -> list[Path]:
-    """The files that a store at `path` consists of, those that are there, locks of syncs included.
+    """The existing files of the store at `path`, locks of syncs included.
 
-    Of a symbolic link that is the link, and the store that it leads to: everything else lies beside that one.
+    For a symbolic link: the link, and the store that it leads to, with the files beside that store.
     """
     links, path = ([path] if path.is_symlink() else []), Path(os.path.realpath(path))
     beside = [path, *(path.with_name(path.name + suffix) for suffix in _BESIDE)]
@@ -61,7 +62,7 @@ def store_files(path: Path) -> list[Path]:
 
 
 def remove_store(path: Path) -> list[Path]:
-    """Remove a store with everything beside it; what was removed. Who has it open goes on with what is gone."""
+    """Remove a store with its files beside it, and return their paths. Open connections keep the unlinked files."""
     removed = store_files(path)
     for each in removed:
         each.unlink(missing_ok=True)
@@ -69,19 +70,13 @@ def remove_store(path: Path) -> list[Path]:
 
 
 def stored_bytes(path: Path) -> int:
-    """What a store at `path` takes on disk; 0 where there is none. Blocks for as long as a look at a file does."""
-    total, path = 0, Path(os.path.realpath(path))
-    for each in (path, path.with_name(path.name + "-wal")):
-        try:
-            total += each.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total
+    """The bytes on disk of the store at `path`; 0 where there is none. Blocks for two calls of stat."""
+    return size_on_disk(Path(os.path.realpath(path)))
 
 
 @dataclass(slots=True)
 class _Held:
-    """One open store. `identity` is the file's, to notice that another one took its place."""
+    """One open store. `identity` is its file's, so that a file that replaces it is noticed."""
 
     identity: tuple[int, int] | None
     opening: trio.Lock = field(default_factory=trio.Lock)
@@ -104,19 +99,19 @@ class Stores:
         self._path_of = path_of
         self._empty = empty
         self._configured = configured
-        # Invariant: at most MAX_OPEN entries, the one asked last at the end; a retired one is not in it any more, and
-        # is closed by its last user.
+        # Invariant: at most MAX_OPEN entries, the most recently used at the end. A retired store is not among them; its
+        # last user closes it.
         self._stores: OrderedDict[str, _Held] = OrderedDict()
         self._generations = itertools.count(1)
         self._freed = trio.Event()
         self._work = trio.Event()
 
-    def of(self, tenant: str) -> BrowsableStore:
-        """The tenant's store. Costs nothing until it is asked something."""
+    def store_of(self, tenant: str) -> BrowsableStore:
+        """The tenant's store. Its file is opened by the first query."""
         return self._always.get(tenant) or _TenantStore(self, tenant)
 
     async def stored_bytes(self, tenant: str) -> int:
-        """What the tenant's documents take on disk."""
+        """The bytes on disk of the tenant's documents."""
         return await trio.to_thread.run_sync(stored_bytes, self._path_of(tenant))
 
     @property
@@ -126,7 +121,7 @@ class Stores:
 
     @asynccontextmanager
     async def borrowed(self, tenant: str) -> AsyncIterator[tuple[SqliteStore, int]]:
-        """The tenant's store, open until the block ends, and which opening of it that is.
+        """The tenant's store, open until the block ends, and the number of this opening.
 
         Raises StoreError when it cannot be opened.
         """
@@ -151,14 +146,14 @@ class Stores:
             held.left_at = trio.current_time()
             self._work.set()
             if held.store is None and not held.users and not held.retired:
-                del self._stores[tenant]  # it could not be opened: the next one tries anew
+                del self._stores[tenant]  # it could not be opened: the next user tries again
             if held.retired and not held.users:
                 await _close(held)
             self._freed.set()
             self._freed = trio.Event()
 
     async def _held(self, tenant: str, identity: tuple[int, int]) -> _Held:
-        """What there is for the tenant, maybe not open yet. Waits while all others are in use."""
+        """The tenant's entry, whose store may not be open yet. Waits while MAX_OPEN others are in use."""
         while True:
             held = self._stores.get(tenant)
             if held is not None and held.identity == identity:
@@ -175,7 +170,7 @@ class Stores:
                 await self._freed.wait()
 
     async def _retire(self, tenant: str) -> None:
-        """Nobody gets this store any more; who has it keeps it until done."""
+        """Take the store out of the table, and close it as soon as it has no users."""
         held = self._stores.pop(tenant, None)
         if held is None:
             return
@@ -184,7 +179,7 @@ class Stores:
             await _close(held)
 
     async def close_idle(self) -> None:
-        """Close stores that nobody asked for a while. Runs until cancelled."""
+        """Close stores that have been idle for `IDLE_S`. Runs until cancelled."""
         while True:
             await self._work.wait()
             await trio.sleep(IDLE_S / 2)
@@ -216,7 +211,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _TenantStore:
-    """One tenant's store as everybody sees it: open for as long as an answer takes."""
+    """One tenant's store as callers see it: each query opens it, or uses it where it is open."""
 
     _stores: Stores
     _tenant: str
@@ -256,9 +251,9 @@ class _TenantStore:
 async def open_stores(
     always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], configured: Configured
 ) -> AsyncIterator[Stores]:
-    """The stores of all tenants. `always` are some that are open already; `path_of` has the file of each other one.
+    """The stores of all tenants. `always` holds stores that are open already; `path_of` returns the file of any other.
 
-    `configured` says of a tenant what `open_store` wants to know: its source labels and what is wrong with each.
+    `configured` returns, for a tenant, the argument of that name of `open_store`.
     """
     async with open_empty_store() as empty:
         try:

@@ -15,8 +15,8 @@ from knowledge.connectors import Connector, ConnectorError, Found, Item, Skipped
 from knowledge.store import MAX_BODY_CHARACTERS, MAX_CHUNKS, Batch, NewDocument, Stored, SyncMark, WritableStore
 from knowledge.times import canonical_time, format_time
 
-# A batch is written when it holds this much: enough that a transaction's cost is spread over many documents, little
-# enough that searches by other connections wait for nothing and a killed sync has little to repeat.
+# A batch is written when it holds this much: enough to spread a transaction's cost over many documents, little enough
+# that searches by other connections are not delayed and a killed sync has little to repeat.
 BATCH_DOCUMENTS = 64
 BATCH_CHARACTERS = 4 * 1024 * 1024
 
@@ -25,8 +25,8 @@ _THREAD_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a sync stands: `n` items so far; `total` is None while they are still being discovered."""
+class SyncProgress:
+    """The progress of a sync: `n` items so far; `total` is None while they are still being discovered."""
 
     source: str
     phase: Literal["discovering", "ingesting"]
@@ -38,8 +38,8 @@ class Progress:
 class SyncReport:
     """What a sync did, or with `dry_run` would have done. Counts are documents, except `chunks` (written).
 
-    fetched = items found that `since` and `until` let through; of these, each was upserted, unchanged, skipped with a
-    reason, or not reached because of `limit`.
+    `fetched` counts the items that `since` and `until` let through; each of these was upserted, unchanged, skipped with
+    a reason, or not reached because of `limit`.
     """
 
     source: str
@@ -62,20 +62,21 @@ async def sync(
     since: str | None = None,
     until: str | None = None,
     limit: int | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SyncProgress], None] | None = None,
     max_tokens: int = 700,
     overlap_tokens: int = 0,
 ) -> SyncReport:
     """Synchronise the source `label` (`TYPE:NAME`) with `store`; one sync of a label at a time.
 
-    An item whose version mark is that of last time is not read; one that is read and has the same content, times and
+    An item whose version mark has not changed is not read; one that is read and has the same content, times and
     chunking as the stored document is not rewritten. `full` reads and rewrites everything. `since` and `until` (dates
-    or RFC 3339, both inclusive) look at items changed then; items without a time always pass. `limit` bounds the
-    documents written. Documents that are gone from the source are deleted, unless one of these three narrowed the view.
+    or RFC 3339, both inclusive) select items by the time of their last change; items without a time always pass.
+    `limit` bounds the documents written. Documents that are gone from the source are deleted, unless one of these three
+    was given.
 
     Changes are written in transactions of whole documents, so a sync that is cancelled or killed leaves a consistent
-    store, and the next one does the rest. Raises ConnectorError when the source cannot be listed (nothing is changed
-    then but the source's state), StoreError from the store, ValueError for a bad argument.
+    store, and the next one does the rest. Raises ConnectorError when the source cannot be listed (only the source's
+    state changes then), StoreError from the store, ValueError for a bad argument.
     """
     window = (
         None if since is None else canonical_time(since),
@@ -84,7 +85,7 @@ async def sync(
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}; it must be at least 1")
     cut = partial(chunking.split, max_tokens=max_tokens, overlap_tokens=overlap_tokens)
-    cut("")  # a bad bound is the caller's mistake, not every item's
+    cut("")  # a bad bound is an error of the caller, not of every item
     run = _Sync(store, label, connector, on_progress or _ignore, cut, f"{max_tokens}/{overlap_tokens}", dry_run, full)
     if dry_run:
         return await run.run(window, limit)
@@ -96,7 +97,7 @@ async def sync(
             raise
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(progress: SyncProgress) -> None:
     pass
 
 
@@ -107,9 +108,9 @@ class _Sync:
     store: WritableStore
     label: str
     connector: Connector
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[SyncProgress], None]
     cut: Callable[[str], list[str]]
-    chunking: str  # part of versions and digests: with other bounds, every document is cut anew
+    chunking: str  # part of versions and digests: with other bounds, every document is cut again
     dry_run: bool
     full: bool
     report: SyncReport = field(init=False)
@@ -147,7 +148,7 @@ class _Sync:
                     found[entry.source_id] = entry
         except ConnectorError:
             raise
-        except Exception as error:  # a connector's bug; its text may name what clients should not read
+        except Exception as error:  # a bug of the connector; its text may hold what clients must not see
             raise ConnectorError(f"listing it failed with {type(error).__name__}") from error
         self.tell("discovering", len(found), None)
         return dict(sorted(found.items()))
@@ -183,7 +184,7 @@ class _Sync:
         self.batch_characters += len(document.body)
 
     async def document(self, found: Found, version: str) -> NewDocument:
-        """Read one item and cut it. Whatever is wrong with it is Unreadable, so that the others are not lost."""
+        """Read one item and cut it. Any error with it becomes Unreadable, so that the other items are not lost."""
         try:
             item = await self.connector.read(found)
             digest = _digest(found.source_id, item, self.chunking)
@@ -199,7 +200,7 @@ class _Sync:
             raise Unreadable(str(error)) from error
         except UnicodeEncodeError as error:
             raise Unreadable("holds text that is not Unicode (a lone surrogate)") from error
-        except Exception as error:  # a connector's bug with one item is that item's problem
+        except Exception as error:  # a bug of the connector that one item triggers must not end the sync
             raise Unreadable(f"failed with {type(error).__name__}") from error
         return NewDocument(
             source_id=found.source_id,
@@ -224,7 +225,7 @@ class _Sync:
             self.hidden.add(entry.source_id)
 
     def is_hidden(self, source_id: str) -> bool:
-        """Whether the scan could not say if this item still exists."""
+        """Whether the scan skipped this item, so that it may still exist."""
         return source_id in self.hidden or source_id.startswith(tuple(self.hidden_below))
 
     async def flush(self) -> None:
@@ -243,7 +244,7 @@ class _Sync:
         self.upserts, self.versions, self.batch_characters = [], {}, 0
 
     def tell(self, phase: Literal["discovering", "ingesting"], n: int, total: int | None) -> None:
-        self.on_progress(Progress(self.label, phase, n, total))
+        self.on_progress(SyncProgress(self.label, phase, n, total))
 
 
 def _within(moment: str | None, window: tuple[str | None, str | None]) -> bool:

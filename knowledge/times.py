@@ -13,7 +13,7 @@ def canonical_time(text: str, *, end_of_day: bool = False) -> str:
     """A date or RFC 3339 timestamp as `YYYY-MM-DDTHH:MM:SSZ`; fractions of a second are dropped.
 
     A date means its first second, or its last one with `end_of_day`. A timestamp without an offset is taken as UTC.
-    Raises ValueError, with a text for whoever wrote `text`, when it is neither.
+    Raises ValueError when it is neither; its message is written for the author of `text`.
     """
     try:
         if _DATE.fullmatch(text):
@@ -36,7 +36,7 @@ def format_time(moment: datetime) -> str:
 
 
 def from_timestamp(seconds: float) -> str | None:
-    """Seconds since the epoch in the store's form; None for a moment no calendar holds (file times can be anything)."""
+    """Seconds since the epoch in the store's form; None if `datetime` cannot hold them (file times can be anything)."""
     try:
         return format_time(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):

@@ -1,9 +1,8 @@
-"""The Lua names a script may see, as data: kept, wrapped or removed, each with its reason.
+"""The Lua names that a script may see, as data: kept, wrapped or removed, each with its reason.
 
-A script's environment is a table of its own with the interpreter's libraries in it, after `render` has cut out of
-those what is not kept here. It is told every name that the interpreter at hand defines, so what this list does not
-know is cut as well; `tests/sandbox/test_allowlist.py` compares the two, and an upgrade that adds a name fails the
-build.
+A script's environment is a table of its own with the interpreter's libraries, from which `render` removes every name
+that is not kept here. `render` is given all names that the interpreter defines, so names that are missing in this list
+are removed, too; `tests/sandbox/test_allowlist.py` compares the two, and an upgrade that adds a name fails the build.
 """
 
 from collections.abc import Iterable
@@ -17,9 +16,7 @@ Action = Literal["keep", "wrap", "remove"]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One name of the interpreter (`string.rep`). `wrap` means: the prelude puts its own function in that place, the
-    member `path` of its module `module`.
-    """
+    """One name of the interpreter (`string.rep`). `wrap` replaces it by the member `path` of the prelude's `module`."""
 
     path: str
     action: Action
@@ -76,13 +73,30 @@ NAMES: tuple[Name, ...] = (
     ),
 )
 
-# What the prelude adds to the interpreter's names. `tests` compare the environment of a real run with both.
+# Libraries that are loaded whole when one of their members is first read, each a file of the prelude.
+LOADED_WHOLE: dict[str, tuple[str, ...]] = {
+    "html": ("text", "select"),
+    "yaml": ("parse",),
+    "gzip": ("compress", "decompress"),
+    "template": ("render",),
+    "csv": ("parse", "encode"),
+    "hash": ("md5", "sha1", "sha512", "blake2"),
+    "uuid": ("v4", "v7"),
+    "time": ("now", "parse", "format", "parts", "add", "duration"),
+    "text": ("sub", "len", "trim", "split", "wrap", "dedent", "upper", "lower", "title", "similarity", "tokens"),
+    "url": ("parse", "build", "encode", "decode", "query"),
+    "regex": ("find", "match", "gmatch", "gsub", "split"),
+}
+
+# Names that the prelude adds. Tests compare the environment of a real run with both lists.
 ADDED: tuple[str, ...] = (
     "json.parse", "json.decode", "json.encode", "json.null", "json.array",
     "base64.encode", "base64.decode",
     "crypto.sha256", "crypto.hmac_sha256",
     "log.debug", "log.info", "log.warn", "log.error",
     "http.basic_auth",
+    "retry",
+    *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
     *(call.name for call in HOST_CALLS.values() if call.library != "context"),
 )  # fmt: skip
@@ -90,7 +104,7 @@ ADDED: tuple[str, ...] = (
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")
 
 
-# Lua source of `return names`: every global of the state, and every member of the libraries, by path.
+# Lua source that returns the path of every global of the state, and of every member of its libraries.
 INVENTORY = f"""
 local names = {{}}
 for name, value in next, _G do
@@ -106,9 +120,9 @@ return table.concat(names, " ")
 def render(found: Iterable[str]) -> str:
     """Lua source of `function(real, stub)`, which returns the environment of a script and empties `real`.
 
-    `found` are the names that the state has (`INVENTORY`): from libraries everything is cut that is not kept.
-    `stub(module, member)` makes a function that stands for one of the prelude's. Raises ValueError for a name that is
-    not plain letters.
+    `found` are the names that the state has (`INVENTORY`): from libraries, every name that is not kept is removed.
+    `stub(module, member)` makes a function that calls one of the prelude's. Raises ValueError for a name that is not an
+    identifier.
     """
     known = {name.path: name for name in NAMES if name.action != "remove"}
     given, cuts = [], []
@@ -119,9 +133,9 @@ def render(found: Iterable[str]) -> str:
         wrapped = f"stub({name.module!r}, {path!r})" if name is not None and name.action == "wrap" else None
         if "." not in path:
             cuts.append(f"real.{path} = nil")
-            if path != "_G" and (name is not None or path in LIBRARIES):  # that one is made of this very table
+            if path != "_G" and (name is not None or path in LIBRARIES):  # core.lua sets _G to this table
                 given.append(f"{path} = {wrapped or f'real.{path}'}")
         elif name is None or wrapped:
-            cuts.insert(0, f"real.{path} = {wrapped or 'nil'}")  # ahead of the cut of the library itself
+            cuts.insert(0, f"real.{path} = {wrapped or 'nil'}")  # before the library's own global is removed
     lines = ["return function(real, stub)", f"local env = {{ {', '.join(given)} }}", *cuts, "return env", "end"]
     return "\n".join(lines)

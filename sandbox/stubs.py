@@ -1,12 +1,15 @@
-"""Lua source of the functions by which scripts make host calls, from the list in `sandbox/wire/surface.py`."""
+"""Lua source of the functions that make host calls, from the list in `sandbox/wire/surface.py`."""
 
 from collections.abc import Iterable
 
 from sandbox.wire.surface import HostCall
 
+# Tables that `core.lua` makes with functions of its own.
+_THERE = ("json",)
+
 
 def module(calls: Iterable[HostCall]) -> str:
-    """The prelude's module `host`. Each function keeps its own frame, so that a refusal names the script's line."""
+    """The prelude's module `host`. No function makes a tail call, so that a refusal names the script's line."""
     lines = ["local host_call = (...).host_call", "return {"]
     for call in calls:
         if call.stub == "made":
@@ -18,11 +21,16 @@ def module(calls: Iterable[HostCall]) -> str:
 
 
 def libraries(calls: Iterable[HostCall]) -> str:
-    """Statements that put the functions into `env`. What is in `context` is not there, but made for each run."""
+    """Statements that put the functions into `env`, except those of `context`, which are made for each run."""
     members: dict[str, list[str]] = {}
+    beside: list[str] = []
     for call in calls:
         if call.library != "context":
             made = f'stub("host", "{call.name}")' if call.stub == "made" else f'stub("{call.stub}", "{call.member}")'
-            members.setdefault(call.library, []).append(f"{call.member} = {made}")
+            if call.library in _THERE:
+                beside.append(f"env.{call.name} = {made}")
+            else:
+                members.setdefault(call.library, []).append(f"{call.member} = {made}")
     alone = [f"env.{given}" for given in members.pop("", [])]
-    return "\n".join([*(f"env.{library} = {{ {', '.join(given)} }}" for library, given in members.items()), *alone])
+    tables = [f"env.{library} = {{ {', '.join(given)} }}" for library, given in members.items()]
+    return "\n".join([*tables, *beside, *alone])

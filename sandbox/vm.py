@@ -6,35 +6,50 @@ around each push of bytes, because a push that the allocator refuses aborts the 
 """
 
 import os
+import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime
 
 from sandbox import allowlist, stubs
+from sandbox.natives import natives
 from sandbox.wire.messages import Run
 from sandbox.wire.surface import HOST_CALLS
 
 _UNBOUNDED = 1 << 50
-# Lua collects when the allocator refuses, but not where a stack is to grow (ldo.c 5.4.8, luaD_reallocstack): a script
-# that has left garbage up to its bound finds room for what the answer of a host call needs.
+# Lua collects garbage when the allocator refuses, but not when a stack grows (ldo.c 5.4.8, luaD_reallocstack): so
+# collect first when a script's garbage leaves less than this below its bound.
 _STACK_BYTES = 64 << 10
-# What a failed script may use to have its error described: a traceback and a __tostring of its own.
+# Extra memory for describing a failed script's error: for a traceback, and for its own __tostring.
 _EPILOGUE_BYTES = 1 << 20
-# How frames of the stripped prelude show in a traceback, and how the C functions that it calls do.
+# Frames of the stripped prelude in a traceback, and of the C functions that it calls.
 _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...)")
-# The parts of the prelude that a run loads when it first needs them: files, but for `host`, which is made of a list.
+# Parts of the prelude that a run loads on first use: files, except `host`, which is generated.
 MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
-    "mend",
+    "mend", "schema",
 )  # fmt: skip
 
-# A script's text or bytecode, and which of the two (the mode of Lua's `load`).
-Code = tuple[bytes, Literal[b"t", b"b"]]
+# Libraries that a run gets if its script's text contains their names: most scripts use none, and each costs a run a
+# copy of its code. A script that computes the name gets the code when it calls the library.
+LIBRARIES = (*allowlist.LOADED_WHOLE, "retry")
+
+# Names of libraries with their code.
+Libraries = tuple[tuple[bytes, bytes], ...]
+
+
+class Code(NamedTuple):
+    """A script's text or bytecode, which of the two (the mode of Lua's `load`), and the libraries that it names."""
+
+    script: bytes
+    mode: Literal[b"t", b"b"]
+    libraries: Libraries = ()
+
 
 _FOLDER = Path(__file__).with_name("prelude")
-# Where `core.lua` has the functions that make host calls.
-_HOST_CALLS = b"--[[host calls]]"
+# The places in `core.lua` for the functions that make host calls, and for the libraries that are loaded whole.
+_HOST_CALLS, _LIBRARIES = b"--[[host calls]]", b"--[[libraries]]"
 
 Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memory"], Any, Any]
 
@@ -42,7 +57,7 @@ Step = tuple[Literal["call", "calls", "log", "progress", "done", "failed", "memo
 class Prelude:
     """The trusted Lua sources as bytecode, compiled once in the zygote and loaded into every fresh state.
 
-    `core` is the chunk that makes a state ready; its arguments are the `modules`, in the order of `MODULES`.
+    `core` is the chunk that prepares a state; its arguments are the `modules`, in the order of `MODULES`.
     """
 
     def __init__(self) -> None:
@@ -56,29 +71,42 @@ class Prelude:
 
         self.core = compiled(core_source(state))
         self.modules = tuple(compiled(_module_source(name)) for name in MODULES)
+        self.natives = natives(self._library)
+        self._libraries = {name.encode(): compiled(_module_source(name)) for name in LIBRARIES}
         self._compiler = state
         self._dump = state.execute(b"local dump = string.dump; return function(f) return dump(f) end")
 
-    def compile(self, source: bytes, name: str, memory_bytes: int) -> Code:
-        """A script as a state loads it quickest: bytecode with its line numbers and names, or the text as it is where
-        that does not compile within `memory_bytes`, so that the run says why.
+    def text(self, source: bytes) -> Code:
+        """A script as it was sent, with the libraries that its text names."""
+        return Code(source, b"t", self.libraries_in(source))
 
-        Only text goes in, in a state that runs no script: bytecode is as safe as who made it.
+    def libraries_in(self, source: bytes) -> Libraries:
+        """The libraries that a text names."""
+        return tuple(each for each in self._libraries.items() if each[0] in source)
+
+    def _library(self, name: bytes) -> bytes:
+        return self._libraries[name]
+
+    def compile(self, source: bytes, name: str, memory_bytes: int) -> Code:
+        """The form of a script that loads fastest: bytecode with debug information; or its text if that does not
+        compile within `memory_bytes`, so that the run reports why.
+
+        Only text is compiled, in a state that runs no script: bytecode is only as safe as its compiler.
         """
         self._compiler.set_max_memory(self._compiler.get_memory_used() + memory_bytes)
         try:
             chunk = self._compiler.compile(source, name=b"=" + name.encode(), mode="t")
         except LuaError:
-            return source, b"t"
+            return self.text(source)
         finally:
-            self._compiler.set_max_memory(_UNBOUNDED)  # ahead of the call below, which pushes
-        return self._dump(chunk), b"b"
+            self._compiler.set_max_memory(_UNBOUNDED)  # before the call below, which pushes
+        return Code(self._dump(chunk), b"b", self.libraries_in(source))
 
 
 def core_source(state: LuaRuntime) -> bytes:
-    """The text of `core.lua`, for states that have the names of this one.
+    """The text of `core.lua`, for states with the same names as this one.
 
-    What goes before it defines `cut` and `modules`, and stops the collector: everything that is made there stays.
+    The preface defines `cut` and `modules`, and stops the collector: all objects made there are permanent.
     """
     found = state.execute(allowlist.INVENTORY.encode()).decode().split()
     preface = f"""
@@ -87,8 +115,10 @@ def core_source(state: LuaRuntime) -> bytes:
         {", ".join(f"modules.{name}" for name in MODULES)} = ...
         local cut = (function() {allowlist.render(found)} end)()
     """
-    before, after = (_FOLDER / "core.lua").read_bytes().split(_HOST_CALLS)
-    return preface.encode() + before + stubs.libraries(HOST_CALLS.values()).encode() + after
+    core = (_FOLDER / "core.lua").read_bytes()
+    whole = " ".join(f"env.{name} = library({name!r})" for name in allowlist.LOADED_WHOLE)
+    core = core.replace(_LIBRARIES, whole.encode())
+    return preface.encode() + core.replace(_HOST_CALLS, stubs.libraries(HOST_CALLS.values()).encode())
 
 
 def _module_source(name: str) -> bytes:
@@ -102,27 +132,35 @@ def _new_state() -> LuaRuntime:
 
 
 class VM:
-    """A fresh Lua state, good for one run. Made ahead while the worker idles; dropped afterwards."""
+    """A fresh Lua state for one run. Made in advance while the worker is idle; dropped after the run."""
 
     def __init__(self, prelude: Prelude) -> None:
         self._lua = _new_state()
-        self._put, self._begin, self._step, self._why = self._lua.execute(prelude.core, *prelude.modules, mode="b")
+        self._put, self._begin, self._step, self._why, self._give = self._lua.execute(
+            prelude.core, *prelude.modules, mode="b"
+        )
+        self.natives = prelude.natives
         self._base = self._lua.get_memory_used()
         self._bound = _UNBOUNDED
 
     def begin(self, run: Run, code: Code) -> None:
-        """Hand over script and arguments. Runs nothing of the script."""
-        seed = os.urandom(16)
+        """Pass the script, its arguments and the libraries that it names. Runs nothing of the script."""
+        if code.libraries:
+            for name, library in code.libraries:
+                self._give(name, library)
+            self._base = self._lua.get_memory_used()
+        seed = os.urandom(48)
         self._begin(
-            *code, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
+            code.script, code.mode, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,
             run.output_bytes, run.value_depth, run.log_bytes, run.progress,
-            int.from_bytes(seed[:8], "big", signed=True), int.from_bytes(seed[8:], "big", signed=True),
+            int.from_bytes(seed[:8], "big", signed=True), int.from_bytes(seed[8:16], "big", signed=True), seed[16:],
+            time.time() + run.timeout_s,
         )  # fmt: skip
         self._bound = self._base + run.memory_bytes
         self._lua.set_max_memory(self._bound)
 
     def put(self, value: bytes) -> None:
-        """Store a host reply for the next step. It counts as the script's memory from the next allocation on."""
+        """Store a host reply for the next step. From the next allocation on it counts as the script's memory."""
         if self._lua.get_memory_used() + _STACK_BYTES > self._bound:
             self._lua.gccollect()
         self._lua.set_max_memory(_UNBOUNDED)
@@ -130,9 +168,9 @@ class VM:
         self._lua.set_max_memory(self._bound)
 
     def step(self, reply: bool | None = None, call: int | None = None) -> Step:
-        """Go on until the script calls the host, logs, reports progress or ends.
+        """Resume the script until it calls the host, logs, reports progress or ends.
 
-        `reply` says whether the host call that it waited for succeeded; `call` which one it was, of several.
+        `reply` says whether the host call that it waited for succeeded; `call` is the number of that call, if numbered.
         """
         try:
             answer = self._step(reply, call)
@@ -144,8 +182,8 @@ class VM:
         return (kind, answer[1] if len(answer) > 1 else None, answer[2] if len(answer) > 2 else None)
 
     def why(self) -> tuple[str, str, str, int]:
-        """Kind, message and traceback of the last failed step, and how often a broken part of a text of this run became
-        U+FFFD. Text is decoded leniently: it is for people.
+        """Kind, message and traceback of the last failed step, and how many broken parts of texts of this run became
+        U+FFFD. Text that is not UTF-8 is replaced: people read it.
         """
         self._lua.set_max_memory(self._bound + _EPILOGUE_BYTES)
         try:
@@ -161,6 +199,6 @@ def _text(raw: bytes) -> str:
 
 
 def _script_frames(traceback: str) -> str:
-    """The traceback without the prelude's own frames: the script's lines, in its own numbers."""
+    """The traceback without the prelude's frames."""
     lines = traceback.splitlines()
     return "\n".join(line for line in map(str.strip, lines[1:]) if not line.startswith(_PRELUDE_FRAMES))

@@ -5,19 +5,20 @@ from typing import NoReturn
 
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
+from sandbox.natives import answer, forget
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire import messages
 from sandbox.wire.frame import HEADER_BYTES, encode_frame
-from sandbox.wire.kept import Kept
 from sandbox.wire.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.wire.script_cache import ScriptCache
 
-# How a worker ends by itself. Any other status is evidence for the supervisor.
+# Exit statuses of a worker. Any other is evidence for the supervisor.
 EXIT_CHANNEL_CLOSED = 0
 EXIT_BROKEN = 70
 
 
-# A script that does nothing is run before the worker is ready: it touches the memory that every run does, and that a
-# process which was just forked must copy page by page (measured: 0.3 ms more for a fork, 0.1 less for the first run).
+# Before it is ready, a worker runs a script that does nothing: this touches the memory that every run uses, and that a
+# forked process must copy page by page (measured: 0.3 ms more for a fork, 0.1 less for the first run).
 _REHEARSED = b"agent = { resolve = function() end }"
 _REHEARSAL = Run(
     source=None, digest="", chunk_name="", root="agent", method="resolve", args=b"\x90\x80\x90\x80",
@@ -26,35 +27,36 @@ _REHEARSAL = Run(
 
 
 def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ()) -> NoReturn:
-    """Live as a worker in a freshly forked process. Never returns, never unwinds into the zygote's code.
+    """Serve runs in a newly forked process. Never returns, and never unwinds into the zygote's code.
 
-    `inherited` are the layers that the zygote entered for us.
+    `inherited` are the layers that the zygote entered.
     """
     try:
         layers = inherited + confine(plan)
         channel = _Channel(plan.fd_in, plan.fd_out)
         vm = VM(prelude)
-        if not isinstance(_execute(vm, _REHEARSAL, (_REHEARSED, b"t"), channel), Done):
+        if not isinstance(_execute(vm, _REHEARSAL, Code(_REHEARSED, b"t"), channel), Done):
             os._exit(EXIT_BROKEN)
         vm = VM(prelude)
-        kept: Kept[Code] = Kept()
+        scripts: ScriptCache[Code] = ScriptCache()
         channel.send(Ready(messages.PROTOCOL_VERSION, layers))
         while True:
             run = channel.receive()
             if not isinstance(run, Run):
                 os._exit(EXIT_BROKEN)
             key = (run.digest, run.chunk_name)
-            code = kept.use(key) if run.source is None else (run.source, b"t")
+            code = scripts.use(key) if run.source is None else prelude.text(run.source)
             if code is None:
                 os._exit(EXIT_BROKEN)
             channel.send(_execute(vm, run, code, channel))
-            # The rest is done while the supervisor works on the answer: the next state, in the memory that the last one
-            # leaves warm, and what spares later runs the compiler.
+            # While the supervisor works on the answer: make the next state, in the still warm memory of the last one,
+            # and compile the script for the cache.
             del vm
             vm = VM(prelude)
+            forget()
             if run.source is not None:
-                kept.keep(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
-    except BaseException:  # a traceback would open source files, which seccomp answers with SIGSYS
+                scripts.add(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
+    except BaseException:  # a traceback would open source files: SIGSYS by seccomp
         os._exit(EXIT_BROKEN)
 
 
@@ -63,6 +65,10 @@ def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed
     step = vm.step()
     while True:
         match step:
+            case ("call", name, arguments) if name in vm.natives:
+                ok, value = answer(vm.natives[name], arguments)
+                vm.put(value)
+                step = vm.step(ok)
             case ("call", name, arguments):
                 channel.send(HostCall(name.decode(), arguments))
                 reply = channel.receive()
@@ -94,14 +100,14 @@ def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed
 
 
 class _Channel:
-    """Blocking frames over two pipes. The supervisor is trusted, so nothing is bounded on the way in."""
+    """Blocking frames over two pipes. The supervisor is trusted, so input is not bounded."""
 
     def __init__(self, fd_in: int, fd_out: int) -> None:
         self._in, self._out = fd_in, fd_out
         self._buffer = b""
 
     def receive(self) -> messages.ToWorker:
-        """The next message; ends the process when the supervisor closed the channel."""
+        """The next message. Ends the process if the supervisor has closed the channel."""
         buffer, end = self._buffer, HEADER_BYTES
         while True:
             if len(buffer) >= HEADER_BYTES:

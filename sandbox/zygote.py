@@ -1,8 +1,8 @@
-"""The zygote: exec'd once with an empty environment, warmed up, forks a worker on request, reaps it when it ends.
+"""The zygote: exec'd once with an empty environment and warmed up; forks a worker on request, reaps it when it ends.
 
 Single-threaded, holds no secret, runs no script. It talks to the supervisor over one socket and ends with it; its
-workers end with it (parent-death signal, and its pid namespace). Its launcher, the process that was exec'd, enters the
-namespaces, forks the zygote into them, and stays only to wait for it and to remove its cgroup.
+workers end with the zygote (parent-death signal, and its pid namespace). Its launcher, the process that was exec'd,
+enters the namespaces, forks the zygote into them, and then only waits for it and removes its cgroup.
 """
 
 import gc
@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from sandbox.confine import FLEET, attempt, cgroup, privileges, process, seccomp
 from sandbox.confine.plan import FleetPlan, Plan
+from sandbox.natives import warm_up
 from sandbox.vm import VM, Prelude
 from sandbox.wire import messages
 from sandbox.wire.messages import Exited, Fork, Forked, Hello, LayerReport
@@ -22,10 +23,10 @@ from sandbox.worker import EXIT_BROKEN, serve
 
 
 def main(control_fd: int, memory_bytes: int, processes: int, off: str) -> NoReturn:
-    """Live as the launcher, and in its child as the zygote, until the supervisor closes the socket.
+    """Run the launcher, and in its child the zygote, until the supervisor closes the socket.
 
-    The launcher has no parent-death signal: it outlives a supervisor that was killed, for as long as it takes the
-    zygote to see the socket close, so as to clean up.
+    The launcher has no parent-death signal: if the supervisor is killed, it stays until the zygote has seen the socket
+    close, to clean up.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     plan = FleetPlan(memory_bytes=memory_bytes, processes=processes, off=tuple(filter(None, off.split(","))))
@@ -40,7 +41,7 @@ def main(control_fd: int, memory_bytes: int, processes: int, off: str) -> NoRetu
         os._exit(0)
     process.die_with_parent(os.getppid())  # 0, the launcher, where the pid namespace is our own
     prelude = Prelude()
-    with suppress(OSError):  # each worker tries again, and reports why it cannot be
+    with suppress(OSError):  # each worker tries again, and reports why it fails
         if "privileges" not in plan.off:
             privileges.drop_bounding_set()
         seccomp.prepare(Plan())
@@ -52,8 +53,9 @@ def main(control_fd: int, memory_bytes: int, processes: int, off: str) -> NoRetu
 
 
 def _warm_up(prelude: Prelude) -> None:
-    """Do once what must not happen under confinement: imports, first uses that open files, growth of the heap."""
+    """Do in advance what confinement forbids: imports, first uses that open files, growth of the heap."""
     VM(prelude)
+    warm_up()
     os.urandom(1)
     gc.collect()
     gc.freeze()  # workers share these pages; a collection would write to each of them
@@ -67,7 +69,7 @@ class _Zygote:
         self._layers = layers
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
-        # Invariant: exactly the workers that were forked and not yet reaped, by our own copy of their pidfd.
+        # Invariant: exactly the workers that are forked and not reaped, by our own copy of their pidfd.
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, serial)
 
     def run(self) -> NoReturn:
@@ -77,7 +79,7 @@ class _Zygote:
                     self._reap(fd)
                 else:
                     packet = self._control.recv(65536)
-                    if not packet:  # the supervisor is gone: so are we, and with us every worker
+                    if not packet:  # the supervisor has ended: end, and every worker with us
                         os._exit(0)
                     self._fork(messages.decode_to_zygote(packet))
 
@@ -87,7 +89,7 @@ class _Zygote:
         parent = os.getpid()
         try:
             pid = os.fork()
-        except OSError as error:  # no memory or no process left: the supervisor decides what to do about it
+        except OSError as error:  # no memory, or too many processes: the supervisor decides
             for fd in (down_read, down_write, up_read, up_write):
                 os.close(fd)
             self._control.send(messages.encode(Exited(request.serial, -(error.errno or 1), 0.0, 0)))

@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import trio
 from hypercorn.config import Config as HypercornConfig
 
+from agents.calls import Calls
 from engine.config import LoadedConfig, ServerConfig, parse_bind
 from engine.errors import Problem, leaf
 from engine.host.process import prepare_process
+from engine.tenant import Tenant
 from server import logs
 from server.about import listening, loaded_lines
 from server.http.access import Access, is_loopback
 from server.http.asgi import App, Receive, Scope, Send, exchange_of, send_answer
 from server.http.auth import Auth
 from server.http.guard import Guard
+from server.http.rates import rate_headers
 from server.logs import log
 from server.mcp.endpoint import Mcp
 from server.problems import problem_answer
@@ -32,6 +35,7 @@ from server.transport import connections
 
 if TYPE_CHECKING:
     from agents.service import Service
+    from server.oauth.tokens import Tokens
 
 # Clients' connection pools keep idle connections for up to a minute. A server that closes first races with a request
 # that the client is about to send.
@@ -55,34 +59,74 @@ async def open_app(
 
     An error in a background task cancels the block and propagates, so that a server never runs with parts missing.
     """
-    speaking = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
-    answering = rest.Rest(service)
+    engine = service.engine
+    control = service.control if service.loaded.config.tenants.enabled else None
+    answering = rest.Rest(rest.Routes(service).all())
+
+    def rates(tenant: Tenant) -> Iterable[tuple[bytes, bytes]]:
+        left = engine.requests_left(tenant)
+        return () if left is None else rate_headers(left)
+
+    async with opened_tokens(service) as tokens:
+        auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge, tokens)
+        async with open_front(service, answering, auth, settings, bind_host, mcp, rates) as guard:
+            yield guard
+
+
+@asynccontextmanager
+async def open_front(
+    calls: Calls,
+    answering: rest.Rest,
+    auth: Auth,
+    settings: ServerConfig,
+    bind_host: str,
+    mcp: Mcp | None = None,
+    rates: Callable[[Tenant], Iterable[tuple[bytes, bytes]]] = lambda tenant: (),
+) -> AsyncIterator[Guard]:
+    """REST and MCP behind the guard, for agents and tools that may run elsewhere. Errors propagate as in `open_app`.
+
+    `rates` has the headers that say how many requests a tenant may send.
+    """
+    speaking = mcp or Mcp(calls, max_body_bytes=settings.max_body_bytes)
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         app: App = answering
-        at_hand = False
+        entered = False
         try:
             if exchange.found.route is answering.mcp:
                 answering.mcp.check(exchange)
                 app = speaking
-            async with service.at_hand(exchange.tenant):
-                at_hand = True
+            async with calls.published(exchange.tenant):
+                entered = True
                 await app(scope, receive, send)
         except Problem as problem:
-            if at_hand:  # raised inside an application: these answer problems themselves, so this is a fault of ours
+            if entered:  # raised inside an application: these answer problems themselves, so this is a fault of ours
                 raise
             await send_answer(problem_answer(problem), send)
 
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
-    engine = service.engine
-    control = service.control if service.loaded.config.tenants.enabled else None
-    auth = Auth(answering.table, control, engine.count_request, engine.work_for, engine.charge)
-    guard = Guard(route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s)
+    guard = Guard(
+        route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s,
+        rates=rates,
+    )  # fmt: skip
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)
         yield guard
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened_tokens(service: "Service") -> AsyncIterator["Tokens | None"]:
+    """The tokens of `[tenants.oauth]`; without it None, and nothing of it is imported."""
+    oauth = service.loaded.config.tenants.oauth
+    if oauth is None:
+        yield None
+        return
+    from server.oauth.tokens import open_tokens
+
+    async with open_tokens(oauth, service.control.logins) as tokens:
+        yield tokens
 
 
 async def serve_app(
@@ -220,7 +264,7 @@ async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | N
         raise Refused(str(error)) from None
     if not (is_loopback(host) or settings.allow_anonymous or loaded.config.tenants.enabled):
         raise Refused(
-            f"{host} can be reached by others and there are no keys: "
+            f"{host} can be reached from other machines, and there are no keys: "
             "bind to 127.0.0.1, set tenants.enabled = true, or set server.allow_anonymous = true"
         )
     if opener is None:
@@ -254,7 +298,7 @@ async def _run(
         service = ready.service
         _say(loaded_lines(service))
         if strict and service.failures:
-            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
+            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was given")
         _say(listening(service, ready.url, demo=demo))
         # Modules and scripts loaded so far live as long as the process. Freezing them removes the long pauses of full
         # collections (p99 70 ms without it).

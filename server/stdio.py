@@ -20,6 +20,7 @@ import trio
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.subscriptions import event_to_notification
 
+from agents.calls import Calls
 from control.identity import LOCAL
 from engine.config import LoadedConfig
 from engine.errors import Problem
@@ -42,7 +43,7 @@ Streams = tuple[int, int]
 
 
 async def serve_client(
-    service: "Service", wire: Wire, stop: trio.Event, *, tenant: Tenant, agent: str | None, graceful_timeout_s: float
+    calls: Calls, wire: Wire, stop: trio.Event, *, tenant: Tenant, agent: str | None, graceful_timeout_s: float
 ) -> None:
     """Serve the client of a wire until it disconnects, or until `stop` is set and the graceful time is over."""
     listeners = Listeners()
@@ -55,10 +56,10 @@ async def serve_client(
         )
 
     def input_schema(name: str) -> Mapping[str, Any] | None:
-        info = service.tool_info(tenant, name)
+        info = calls.tool_info(tenant, name)
         return None if info is None else info.parameters
 
-    server: Server[Any] = Handlers(service, listeners, caller=caller).server(input_schema)
+    server: Server[Any] = Handlers(calls, listeners, caller=caller).server(input_schema)
 
     async def farewell() -> None:
         await stop.wait()
@@ -66,7 +67,7 @@ async def serve_client(
         await trio.sleep(graceful_timeout_s + _FLUSH_S)
         nursery.cancel_scope.cancel()  # the client has stopped reading
 
-    documents = service.documents(tenant) if agent is None else None
+    documents = calls.documents(tenant) if agent is None else None
     capable = NotificationOptions(prompts_changed=True, tools_changed=True, resources_changed=documents is not None)
 
     async def tell_of_changes() -> None:
@@ -83,7 +84,7 @@ async def serve_client(
         except Problem as problem:
             log.warning("changed lists are not told", reason=problem.message)
 
-    with service.changes.heard_by(listeners.hear):
+    with calls.changes.heard_by(listeners.hear):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(farewell)
             nursery.start_soon(listeners.watch)
@@ -115,7 +116,7 @@ class NeverWaits(io.TextIOBase):
         self._dropped = 0
 
     def write(self, text: str) -> int:
-        notice = f"\n({self._dropped} pieces of the log were dropped: nobody read them)\n" if self._dropped else ""
+        notice = f"\n({self._dropped} pieces of the log were dropped: they were not read)\n" if self._dropped else ""
         data = (notice + text).encode("utf-8", "backslashreplace")
         for start in range(0, len(data), select.PIPE_BUF):
             if not self._take(data[start : start + select.PIPE_BUF]):
@@ -201,7 +202,7 @@ async def _run(
     async with _opened(loaded, bind, opener, stop) as service:
         _tell(loaded_lines(service))
         if strict and service.failures:
-            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was asked for")
+            raise Refused(f"{len(service.failures)} script(s) failed to load, and --strict was given")
         if agent is not None:
             try:
                 service.list_tools(DEFAULT_TENANT, agent)
@@ -243,7 +244,7 @@ async def _opened(
             opener = open_service
         from agents.reload import reloading
 
-        async with opener(loaded) as service, reloading(service), service.at_hand(DEFAULT_TENANT):
+        async with opener(loaded) as service, reloading(service), service.published(DEFAULT_TENANT):
             yield service
         return
     async with open_server(loaded, bind, opener) as ready, trio.open_nursery() as nursery:
@@ -251,7 +252,7 @@ async def _opened(
         serve = partial(serve_app, graceful_timeout_s=settings.graceful_timeout_s, settings=settings)
         nursery.start_soon(serve, ready.guard, ready.listener, stop)
         _tell([f"HTTP is served on {ready.url}"])
-        async with ready.service.at_hand(DEFAULT_TENANT):
+        async with ready.service.published(DEFAULT_TENANT):
             yield ready.service
         stop.set()
 

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -8,11 +9,27 @@ import hypothesis
 import pytest
 import structlog
 
-# No deadline: a loaded machine is slow, not wrong. The same examples every time, so that a failure is everybody's;
-# HYPOTHESIS_PROFILE=explore looks further.
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+# No deadline: a loaded machine is slow, not wrong. The same examples every time, so that a failure repeats: few of them
+# in `make quick`, `same` in `make test`, `thorough` in CI; `make fuzz` and HYPOTHESIS_PROFILE=explore try others.
+for name, examples in (("few", 10), ("same", 40), ("thorough", 100)):
+    hypothesis.settings.register_profile(name, deadline=None, derandomize=True, database=None, max_examples=examples)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# How often CI runs a test again that is marked `rerun(reason=...)` and fails: `.ci/run` sets it. No other test is.
+RERUNS = int(os.environ.get("ENGINE_TEST_RERUNS", "0"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if RERUNS and item.get_closest_marker("rerun") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests and their modules stay until the end: no later collection looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _configure_without_caches(*args: Any, **how: Any) -> None:

@@ -7,15 +7,11 @@ are run. What they say to the authors of scripts is checked in `test_docs_script
 
 import ast
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -26,6 +22,7 @@ from typing import Any, get_args, get_origin
 import httpx2
 import pytest
 import trio
+from cli_support import Engine, in_this_process
 from pages import (
     CLI,
     CONFIGURATION,
@@ -96,6 +93,10 @@ def config_keys() -> dict[str, dict[str, Any]]:
                     found[f"{inner}.max"] = {s.name: s.ceiling for s in SPECS.values()}
                 else:
                     walk(kind, inner)
+            elif inner == "tenants.oauth":  # OAuthConfig or None
+                walk(configuration.OAuthConfig, inner)
+            elif inner == "tenants.oauth.issuers":
+                walk(configuration.IssuerConfig, f"{inner}.NAME")
             elif inner == "tenants.quota":
                 found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:
@@ -241,7 +242,7 @@ def _documented(route: Route) -> str:
 
 
 def test_the_table_of_who_may_ask_is_the_table_of_routes() -> None:
-    table = rest.Rest(SimpleNamespace(engine=None)).table  # type: ignore[arg-type]
+    table = rest.Rest(rest.Routes(SimpleNamespace(engine=None)).all()).table  # type: ignore[arg-type]
     expected: dict[tuple[frozenset[str], bool, str], set[str]] = {}
     for route in table.routes:
         rule = route.need.value
@@ -572,20 +573,14 @@ def matches(shown: list[str], printed: list[str]) -> bool:
     return bool(printed) and steady(shown[0]) == steady(printed[0]) and matches(shown[1:], printed[1:])
 
 
-def engine(words: list[str], folder: Path) -> tuple[int, list[str]]:
+def printed_by(engine: Engine, words: list[str], folder: Path) -> tuple[int, list[str]]:
     """Exit code and printed lines of a command line, those of standard error first."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
-    if (folder / "examples").exists():
-        environ["ENGINE_CONFIG"] = "examples/engine.toml"
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *words],
-        cwd=folder, env=environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, encoding="utf-8", timeout=60,
-        check=False,
-    )  # fmt: skip
-    return done.returncode, (done.stderr + done.stdout).splitlines()
+    environ = {"ENGINE_CONFIG": "examples/engine.toml"} if (folder / "examples").exists() else {}
+    ended = engine(*words, cwd=folder, **environ)
+    return ended.code, (ended.err + ended.out).splitlines()
 
 
-def run_block(block: Block, folder: Path) -> list[str]:
+def run_block(engine: Engine, block: Block, folder: Path) -> list[str]:
     """Run the commands of a console block; what differs from what it shows."""
     wrong, code = [], 0
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
@@ -594,25 +589,26 @@ def run_block(block: Block, folder: Path) -> list[str]:
         if words == ["echo", "$?"]:
             printed = [str(code)]
         else:
-            code, printed = engine(words[1:], folder)
+            code, printed = printed_by(engine, words[1:], folder)
         if not matches(shown, printed):
             wrong.append(f"{block.where}: {command}\n" + "\n".join(printed[:40]))
     return wrong
 
 
-def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_every_command_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = in_this_process(tmp_path, monkeypatch, capsys)
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples", project / "examples", ignore=shutil.ignore_patterns(".data"))
-    code, printed = engine(["sync", "all"], project)
+    code, printed = printed_by(engine, ["sync", "all"], project)
     assert code == 0, printed
-    jobs = []
-    for number, block in enumerate(every_block("console", "console fresh")):
+    wrong, found = [], list(every_block("console", "console fresh"))
+    assert len(found) > 10
+    for number, block in enumerate(found):
         folder = project if block.info == "console" else tmp_path / str(number)
         folder.mkdir(exist_ok=True)
-        jobs.append((block, folder))
-    assert len(jobs) > 10
-    with ThreadPoolExecutor(4) as pool:
-        wrong = [each for found in pool.map(lambda job: run_block(*job), jobs) for each in found]
+        wrong += run_block(engine, block, folder)
     assert wrong == []
 
 

@@ -208,7 +208,7 @@ def default(limit: str) -> str:
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("context-parallel", f"up to {MAX_SIDE_BY_SIDE} calls of a run are under way at once"),
+        ("context-parallel", f"up to {MAX_SIDE_BY_SIDE} calls of a run are in flight at once"),
         ("context-parallel", f"{http.AT_ONCE} `http` and {fs.AT_ONCE} `fs` calls of one tenant"),
         ("context-progress", f"the first {MAX_PROGRESS:,} reports"),
         ("context-search", f"1 to {knowledge.MAX_HITS}"),
@@ -217,14 +217,14 @@ def default(limit: str) -> str:
         ("fs", f"A path has at most {fs.MAX_PATH_BYTES:,} bytes, a name {fs.MAX_NAME_BYTES}"),
         ("fs", f"more than {fs.MAX_ENTRIES:,} entries"),
         ("fs", f"At most {fs.MAX_GLOB_CHARACTERS} characters"),
-        ("fs", f"`fs_bytes` ({default('fs_bytes')} where"),
+        ("fs", f"`fs_bytes` ({default('fs_bytes')} by default)"),
         ("http", f"{http.AT_ONCE} calls of one tenant"),
         ("http", f"at most {http.MAX_REQUEST_HEADERS}, of {http.MAX_REQUEST_HEADER_BYTES // KIB} KiB in all"),
         ("http", f"| `{http.DEFAULT_TIMEOUT_S:g}` | seconds for the whole call"),
         ("http", f"{http.MAX_JSON_VALUES:,} values"),
         ("http", f"Up to {http.MAX_REDIRECTS} are followed"),
-        ("http", f"`http_bytes` each ({default('http_bytes')} where"),
-        ("log", f"`log_bytes` ({default('log_bytes')} where"),
+        ("http", f"`http_bytes` each ({default('http_bytes')} by default)"),
+        ("log", f"`log_bytes` ({default('log_bytes')} by default)"),
         ("log", f"counts {LINE_BYTES} bytes more than its text"),
         ("sleep", f"0 to {sleep.MAX_SECONDS:,}"),
         (SCRIPTING, f"of at most {MAX_SCHEMA_NODES:,} values"),
@@ -238,7 +238,7 @@ def test_every_figure_is_the_one_in_the_code(page: str, sentence: str) -> None:
 
 
 def test_the_headers_that_cross_hosts_are_those_that_are_listed() -> None:
-    listed = quoted(section(page_of("http"), "Redirects").text.partition("only these headers go along:")[2])
+    listed = quoted(section(page_of("http"), "Redirects").text.partition("a redirect carries only these headers:")[2])
     assert {name.lower() for name in listed[: len(http._HARMLESS)]} == http._HARMLESS
 
 
@@ -501,7 +501,7 @@ async def test_the_example_of_an_error_fails_with_the_message_and_traceback_that
 SEEN = """
     local seen = {}
     for name, value in pairs(_G) do
-        if type(value) == "table" and value ~= _G and next(value) then
+        if type(value) == "table" and value ~= _G and pairs(value)(value) then
             for inner in pairs(value) do seen[#seen + 1] = name .. "." .. inner end
         else
             seen[#seen + 1] = name

@@ -61,7 +61,7 @@ ROWS: dict[str, Shape] = {
         "return { description = 'd', execute = function(params) return { v = params.v } end }", {"v": 1}, {"v": 1}
     ),
     "an agent that returns no `tools` has none": agent("return { system = 'S' }", expected=prompt()),
-    "missing arguments of agents are not noticed": agent(
+    "missing arguments of agents are not detected": agent(
         "return { system = 'S' }",
         "arguments = { { name = 'topic', required = true } }",
         error=(Code.BAD_REQUEST, "topic"),
@@ -83,11 +83,11 @@ ROWS: dict[str, Shape] = {
         expected=prompt("n\N{REPLACEMENT CHARACTER}"),
         log="is not UTF-8",
     ),
-    "`context.search` knows `mode`, `limit`, `source`": tool(
+    "`context.search` has `mode`, `limit`, `source`": tool(
         "return #context.search({ query = 'payments', since = '2020-01-01', filters = { source = 'docs' } })",
         expected=1,
     ),
-    "a `limit` of 0 finds nothing, one of 500 is taken": tool(
+    "a `limit` of 0 finds nothing, one of 500 is accepted": tool(
         "return { #context.search('payments', { limit = 0 }), #context.search('payments', { limit = 500 }) }",
         expected=[1, 1],
         log="limit 500 is not from 1 to 100: 100 was used",
@@ -98,7 +98,7 @@ ROWS: dict[str, Shape] = {
     "a query finds documents with all words; some words are operators": tool(
         "return { #context.search('NOT payments'), #context.search('payments AND') }", expected=[1, 1]
     ),
-    "the words that were found are marked `>>>` and `<<<`": tool(
+    "matching words are marked `>>>` and `<<<`": tool(
         "return context.search('payments')[1].snippet:find('>>>', 1, true) == nil", expected=True
     ),
     "`context.get` has no `metadata`": tool(
@@ -116,22 +116,22 @@ ROWS: dict[str, Shape] = {
     ),
     "integers beyond 64 bits are errors": tool("return math.type(params.n)", given={"n": 1 << 70}, expected="float"),
     "`http`: a body is a string": tool("return { type(http.patch), type(http.delete) }", expected=["function"] * 2),
-    "`base64.decode`, `crypto` and `fs.read` take and give text only": tool(
+    "`base64.decode`, `crypto` and `fs.read` accept and return only text": tool(
         "return { #base64.decode(base64.encode('\\xff\\0')), #crypto.sha256('\\xff') }", expected=[2, 64]
     ),
-    "`fs.list` gives absolute paths": tool(
+    "`fs.list` returns absolute paths": tool(
         "for _, entry in ipairs(fs.list('.')) do if entry.path:sub(1, 1) == '/' then return false end end"
         " return #fs.read('beside.txt')",
         expected=6,
     ),
     "`sleep` of a negative number ends the process": tool("sleep(-1)", error=(Code.TOOL_ERROR, "from 0 to 86400")),
-    "`sleep` and `http` run on after the timeout": tool(
+    "`sleep` and `http` continue after the timeout": tool(
         "sleep(60)", entry="timeout = 0.2", error=(Code.TIMEOUT, "0.2 s")
     ),
     "dates in the configuration are nil": tool(
         "return context.config.day", entry="day = 2026-01-31", expected="2026-01-31"
     ),
-    "host functions are missing while a file is loaded": Shape(
+    "host functions do not exist while a file is loaded": Shape(
         "local loaded = json.encode({ 1 }) .. base64.encode('a')\n"
         "tool = { description = 'd', execute = function() return loaded end }",
         expected="[1]YQ==",
@@ -141,15 +141,15 @@ ROWS: dict[str, Shape] = {
         expected=[True] * 5,
     ),
     "a timeout": tool("while true do end", entry="limits = { cpu_s = 0.1 }", error=(Code.CPU_LIMIT, "0.1 s of CPU")),
-    "the error code is found by words in the message (`not found` is 404)": tool(
+    "the error code depends on words in the message (`not found` is 404)": tool(
         "error('user not found')", error=(Code.TOOL_ERROR, "user not found")
     ),
-    "messages hold paths of the host": tool("error('x')", error=(Code.TOOL_ERROR, ".lua:3: x")),
+    "messages contain paths of the host": tool("error('x')", error=(Code.TOOL_ERROR, ".lua:3: x")),
 }
 # Rows that another test of this file holds, or of another.
 ELSEWHERE = {
     "a tool outside the agent's list can be called": "test_a_tool_outside_of_the_agents_list_is_refused",
-    "`http`: proxies of the environment, any size, redirects to anywhere":
+    "`http`: proxies of the environment, any size, redirects to any host":
         "tests/engine/test_http_calls.py",
     "`${VAR}` that is unset is `\"\"`": "test_a_variable_that_is_not_set_keeps_its_script_alone_from_loading",
     "unknown keys are ignored": "tests/engine/test_config_of_ctx.py",

@@ -50,7 +50,7 @@ STATEMENT = re.compile(
 )
 PICTURES = ROOT / "docs" / "architecture.md"
 # What a worker has loaded is what can be attacked from inside it.
-FOREIGN_TO_SANDBOX = frozenset(sys.stdlib_module_names) | {"lupa", "msgspec"}
+FOREIGN_TO_SANDBOX = frozenset(sys.stdlib_module_names) | {"lupa", "msgspec", "re2", "selectolax", "yaml"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 import trio
 from pages import ROOT, SCRIPTING, quoted, section
 
-from agents.code import calls
+from agents.code import calls, schema_call
 from agents.registry import Registry
 from engine.bridge import HostFunction
 from engine.bridge.families import Host, open_families
@@ -22,7 +22,9 @@ from lua_support import run, value_of
 
 EDITOR = ROOT / "editor" / "lua" / "engine.lua"
 # What a script finds in the tables of host calls without asking the host.
-ITS_OWN = {"http.basic_auth", "context.progress", "context.parallel"}
+ITS_OWN = {"http.basic_auth", "context.progress", "context.parallel"} | {
+    f"json.{name}" for name in ("parse", "decode", "encode", "array")
+}
 
 
 def no_store(tenant: str) -> object:
@@ -34,7 +36,10 @@ async def answered() -> dict[str, HostFunction]:
     host = Host(no_store, 12, {}, (Path("/nonexistent"),))  # type: ignore[arg-type]
     with trio.fail_after(10):
         async with open_families(host) as functions:
-            return {function.name: function for function in (*functions, *calls.functions(Registry()))}
+            return {
+                function.name: function
+                for function in (*functions, *calls.functions(Registry()), *schema_call.functions())
+            }
 
 
 def signatures(shown: list[str]) -> dict[str, tuple[str, ...]]:

@@ -34,6 +34,8 @@ def test_the_wheel_has_the_program_with_its_data_and_nothing_else(built: Path) -
         "engine/config/template.toml",
         "benchmarks/scenarios/cpu.toml",
         "editor/lua/engine.lua",
+        "cli/demo/engine.toml",
+        "cli/demo/agents/incident-responder.lua",
         "server/rest/routes.py",
     ):
         assert needed in names
@@ -70,8 +72,7 @@ def test_a_server_runs_from_the_wheel_in_a_clean_environment(built: Path, tmp_pa
     )  # fmt: skip
     assert where.stdout.strip().startswith(str(home))
     program = home / "bin" / "engine"
-    subprocess.run([program, "init"], cwd=tmp_path, env=environ, check=True, capture_output=True, timeout=60)
-    serve = [program, "serve", "--bind", "127.0.0.1:0"]
+    serve = [program, "demo", "--bind", "127.0.0.1:0"]
     server = subprocess.Popen(serve, cwd=tmp_path, env=environ, stdout=PIPE, stderr=PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -79,6 +80,9 @@ def test_a_server_runs_from_the_wheel_in_a_clean_environment(built: Path, tmp_pa
         url = next(line.split()[-1] for line in lines if "listening on" in line)
         with urllib.request.urlopen(f"{url}/health", timeout=30) as answer:
             assert json.load(answer)["status"] == "ok"
+        with urllib.request.urlopen(f"{url}/agents/list", timeout=30) as answer:
+            assert "incident-responder" in [agent["name"] for agent in json.load(answer)["agents"]]
+        assert (tmp_path / "engine-demo" / "engine.toml").exists()
     finally:
         server.terminate()
         server.communicate(timeout=60)

@@ -1,6 +1,6 @@
-"""What the author of a Python agent or tool writes against: two protocols, a context, and an error that callers see.
+"""The interface for authors of Python agents and tools: two protocols, a context, and an error that callers see.
 
-Programs import these names from `engine`. How such code is found and run is in `agents/code/python.py`.
+Programs import these names from `engine`. `agents/code/python.py` finds and runs such code.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,11 +15,11 @@ SearchMode = Literal["keyword", "semantic", "hybrid"]
 
 
 class CallFailed(Exception):
-    """A call cannot be answered, and the caller may know why: the text is shown to them.
+    """A call cannot be answered, for a reason that the caller may know: the text is sent to the caller.
 
     Raise it with a sentence of your own. The context's calls raise it too: `code` is then the error code that a client
     would have got for the same call (`not_found`, `bad_request`, `tool_error`, ...), else None. Left uncaught, it is
-    answered as `agent_error` or `tool_error` with its text. The text of any other exception is for the log alone.
+    answered as `agent_error` or `tool_error` with its text. The text of any other exception goes only to the log.
     """
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
@@ -29,7 +29,7 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The log of one call. Its lines go to the engine's log and to whoever tests the code on the command line."""
+    """The log of one call. Its lines go to the engine's log, and to the terminal in `engine agent test`."""
 
     _line: Callable[[str, str], None]
 
@@ -47,17 +47,17 @@ class Log:
 
 
 class Asks(Protocol):
-    """How a context asks on behalf of its call: the host call's name, the tool behind it, its parameters."""
+    """The function behind a context's calls: takes the host call's name, the tool behind it, and its parameters."""
 
     def __call__(self, call: str, tool: str, params: Mapping[str, Any]) -> Awaitable[Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One call, seen from inside: who asks, the code's own configuration, and what it may ask of the engine.
+    """The context of one call: its tenant, the code's own configuration, and the engine's functions.
 
     `tenant` is the caller's name; `config` the `config` table of the code's entry; `tools` the names that `call_tool`
-    takes: those that the class declares, less what its entry leaves out. Valid until the call has ended.
+    takes: those that the class declares, less those that its entry leaves out. Valid until the call has ended.
     """
 
     tenant: str
@@ -80,7 +80,7 @@ class Context:
 
         `limit` is 1 to 100, by default `retrieval.final_limit`; `source` a label, name or type; `since` a date or RFC
         3339 time. A hit has `id`, `source`, `source_id`, `title`, `score` (0 to 1), `snippet`, `source_url`,
-        `updated_at`; what is not known is None. Raises CallFailed.
+        `updated_at`; unknown values are None. Raises CallFailed.
         """
         if not query.strip():
             return []
@@ -92,9 +92,9 @@ class Context:
         return found
 
     async def get(self, document_id: str) -> dict[str, Any]:
-        """One document of the caller's, by the `id` of a hit: the keys of `POST /tools/get`.
+        """One document of the caller's, by the `id` of a hit, with the keys of `POST /tools/get`.
 
-        Raises CallFailed, for one that is missing with the code `not_found`.
+        Raises CallFailed, with the code `not_found` for a missing document.
         """
         document: dict[str, Any] = await self._ask("context.get", "get", {"id": document_id})
         return document
@@ -112,12 +112,12 @@ class Context:
         return await self._ask("context.call_tool", name, params or {})
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Tell a caller who listens how far this is: 0 to 1, and only ever more."""
+        """Report progress to a listening caller: a fraction from 0 to 1, which should only increase."""
         self._progress(fraction, message)
 
 
 class Agent(Protocol):
-    """An agent: an async `resolve`. Beside it, all optional: `title`, `description` (str), `tools` (list of names),
+    """An agent: an async `resolve`. All other attributes are optional: `title`, `description` (str), `tools` (names),
     `arguments` (list of AgentArgument, or of dicts with `name`, `description`, `required`, `enum`), `timeout`
     (seconds), an async `complete(argument, value, given, context)` that returns a list of values, and, for an agent
     that a program hands to `serve`, `name`.
@@ -129,10 +129,10 @@ class Agent(Protocol):
 
 
 class Tool(Protocol):
-    """A tool: an async `execute`. Beside it, all optional: `title`, `description` (str), `parameters` (a JSON Schema, a
-    list of parameters, or a pydantic model class, which `execute` then gets an instance of), `returns` (a JSON Schema
-    or a pydantic model class), `tools` (the tools that it may call), `annotations` (what it does to the world, in MCP's
-    words: `{"readOnlyHint": True}`), `timeout` (seconds), and, for a tool that a program hands to `serve`, `name`.
+    """A tool: an async `execute`. All other attributes are optional: `title`, `description` (str), `parameters` (a JSON
+    Schema, a list of parameters, or a pydantic model class, of which `execute` then gets an instance), `returns` (a
+    JSON Schema or a pydantic model class), `tools` (the tools that it may call), `annotations` (its side effects, as in
+    MCP: `{"readOnlyHint": True}`), `timeout` (seconds), and, for a tool that a program hands to `serve`, `name`.
     """
 
     async def execute(self, params: Any, context: Context) -> Any:

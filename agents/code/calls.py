@@ -1,4 +1,4 @@
-"""`context.call_tool`: how a script calls a tool of its own list, on the one path that every caller of a tool takes."""
+"""`context.call_tool`: a script calls a tool of its own list, by the same path as every other caller."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ class CallToolArguments(msgspec.Struct):
 
 
 def functions(registry: Registry) -> tuple[HostFunction, ...]:
-    """The family, bound to what can be called: the registry may be filled later."""
+    """The family, bound to a registry, which may be filled later."""
 
     async def call_tool(context: HostContext, arguments: CallToolArguments) -> Any:
         request, name = context.request, arguments.name
@@ -41,17 +41,17 @@ def functions(registry: Registry) -> tuple[HostFunction, ...]:
 
 
 def chain_of(request: RunRequest) -> tuple[str, ...]:
-    """The tools that are being executed around whatever this run calls, itself included; outermost first."""
+    """The tools in execution around the calls of this run, itself included; outermost first."""
     return request.callers or ((request.name,) if request.root == "tool" else ())
 
 
 def around(call: Call) -> tuple[str, ...]:
-    """The tools that are being executed around a call, whoever makes it; outermost first."""
+    """The tools in execution around a call from a script or from Python code; outermost first."""
     return call.callers or (() if call.inside is None else chain_of(call.inside.request))
 
 
 def refusal(name: str, listed: tuple[str, ...], chain: tuple[str, ...], depth: int, root: str) -> str | None:
-    """Why an agent or tool (`root`) that lists these may not call the tool `name` from below this chain, or None."""
+    """Why an agent or tool (`root`) with these tools may not call the tool `name` inside this chain, or None."""
     if name not in listed:
         return _not_listed(name, listed, root)
     if name in chain:

@@ -1,4 +1,4 @@
-"""Asking a script what it declares: in a worker, under normal limits and a short deadline, with nothing granted."""
+"""Reading a script's declaration: in a worker, under normal limits and a short deadline, with nothing granted."""
 
 import re
 from typing import Literal
@@ -9,16 +9,16 @@ from engine.run import RunRequest, Script
 from engine.tenant import Tenant
 from sandbox.wire.outcome import Outcome
 
-# A script's top level declares; one that takes longer computes (docs/scripting.md).
+# The top level of a script is for declarations; one that takes longer computes (docs/scripting.md).
 DESCRIBE_TIMEOUT_S = 2.0
 
 
-# Ends that are no author's fault: a worker was killed, by the kernel for memory or by an operator.
+# Outcomes that are not the author's fault: a worker was killed, by the kernel for memory or by an operator.
 _LOST = frozenset({Outcome.WORKER_LOST, Outcome.CANCELLED})
 
 
 class Undescribed(Exception):
-    """A script that does not say what it is. `line` of it, if known; `refused` where the engine did not even try."""
+    """A script whose declaration cannot be read. `line` is set if known; `refused` if the engine did not run it."""
 
     def __init__(self, message: str, outcome: Outcome, line: int | None = None, refused: Problem | None = None) -> None:
         super().__init__(message)
@@ -26,24 +26,24 @@ class Undescribed(Exception):
 
     @property
     def lost(self) -> bool:
-        """Whether the worker was, which says nothing of the script."""
+        """Whether the worker was lost, which says nothing about the script."""
         return self.outcome in _LOST
 
 
 async def describe(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
-    """The plain fields of the table that the script declares, on the tenant's account. Raises Undescribed.
+    """The plain fields of the table that the script declares, at the tenant's expense. Raises Undescribed.
 
-    Where the worker is lost, another one is asked, once.
+    If the worker is lost, the script is run once more in another one.
     """
     try:
-        return await _asked(name, script, root, engine, tenant)
+        return await _ask(name, script, root, engine, tenant)
     except Undescribed as undescribed:
         if not undescribed.lost:
             raise
-    return await _asked(name, script, root, engine, tenant)
+    return await _ask(name, script, root, engine, tenant)
 
 
-async def _asked(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
+async def _ask(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
     asked = {"timeout_s": DESCRIBE_TIMEOUT_S}
     try:
         result = await engine.execute(

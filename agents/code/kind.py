@@ -1,4 +1,4 @@
-"""What a kind of agent or of tool is: one file with a `KIND`, in `agents/kinds/` or `agents/tools/`, found there."""
+"""The interface of a kind of agent or tool: one file with a `KIND` in `agents/kinds/` or `agents/tools/`."""
 
 import pkgutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -8,11 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from agents.agent import AgentInfo
 from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.package import Package
-from agents.shapes.shape import AgentDeclaration, ToolDeclaration
-from engine.config import Entry
+from agents.shapes.shape import AgentDeclaration, ToolDeclaration, narrowed
+from engine.config import Entry, PythonEntry, ScriptEntry
 
 E = TypeVar("E", bound=Entry)
 T = TypeVar("T")
@@ -22,8 +23,8 @@ T = TypeVar("T")
 class Packages(Generic[T]):
     """How packages of a kind are published. `name` is the manifest's `kind`.
 
-    `declaration` checks what the script declares; a kind without one is not described in a worker. `make` makes what
-    is called of a package and of that declaration. Both raise WrongShape and Problem (400).
+    `declaration` checks what the script declares; packages of a kind without one are not described in a worker. `make`
+    makes the agent or tool from a package and that declaration. Both raise WrongShape and Problem (400).
     """
 
     name: str
@@ -44,9 +45,9 @@ class Kind(Generic[E, T]):
     """One kind of agent or tool.
 
     `table` is its table of the configuration, `[agents.TABLE.NAME]`; the model is in `engine/config/entries.py`. `load`
-    makes what an entry describes, and raises NotLoaded, Unusable and WrongShape. `watched` are the files whose change
-    means that the entry is loaded again. `harmless` is whether an agent's prompt can be made without changing anything.
-    `packages` is None where tenants cannot publish this kind.
+    makes the agent or tool of an entry, and raises NotLoaded, Unusable and WrongShape. `watched` returns the files
+    whose change causes the entry to be loaded again. `harmless` is true if an agent's prompt can be made without side
+    effects. `packages` is None if tenants cannot publish this kind.
     """
 
     table: str
@@ -56,12 +57,25 @@ class Kind(Generic[E, T]):
     packages: Packages[T] | None = None
 
 
+def declared_info(name: str, source: str, said: AgentDeclaration, entry: ScriptEntry | PythonEntry) -> AgentInfo:
+    """The list entry of an agent that code of the kind `source` declares, narrowed by its configuration."""
+    return AgentInfo(
+        name=name,
+        description=said.description if said.description is not None else f"{source.capitalize()} agent: {name}",
+        tools=narrowed(said.tools, entry.tools),
+        source=source,
+        arguments=tuple(said.arguments),
+        title=said.title,
+        expose=entry.expose,
+    )
+
+
 def discover(package: str, folders: Iterable[str]) -> "Mapping[str, Kind[Any, Any]]":
-    """The kinds in a package's folders, by table. A module without `KIND` is no kind."""
+    """The kinds in a package's folders, by table. A module without `KIND` is ignored."""
     return _discover(package, tuple(folders))
 
 
-@cache  # a listing of the folder and a look at each module: 60 us, for every package that is published
+@cache  # listing the folder and importing each module takes 60 us, for every package that is published
 def _discover(package: str, folders: tuple[str, ...]) -> Mapping[str, Kind[Any, Any]]:
     modules = (import_module(f"{package}.{module.name}") for module in pkgutil.iter_modules(folders))
     kinds = (getattr(module, "KIND", None) for module in modules)

@@ -1,6 +1,6 @@
-"""What kinds share when an entry of the configuration is loaded: its script, or its Python code.
+"""Shared by kinds: loading the script or the Python code of a configured entry.
 
-A script is described in a worker and never executed here; a module is imported here.
+A script is described in a worker and never executed in this process; a module is imported here.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from agents.code.describing import Undescribed, describe
 from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
-from agents.tool import Tool
+from agents.tool import Tool, envelope_warnings
 from engine.config import Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
@@ -25,7 +25,7 @@ from sandbox.wire.outcome import Outcome
 
 
 class NotLoaded(Exception):
-    """An entry that cannot be called. One line for the operator, and the line of the script, if known."""
+    """An entry that could not be loaded. One line for the operator, and the line of the script, if known."""
 
     def __init__(self, message: str, outcome: Outcome = Outcome.SCRIPT_ERROR, line: int | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class NotLoaded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the configuration has an entry: `[agents.TABLE.NAME]` or `[tools.TABLE.NAME]`."""
+    """The place of an entry in the configuration: `[agents.TABLE.NAME]` or `[tools.TABLE.NAME]`."""
 
     root: Root
     table: str
@@ -42,25 +42,25 @@ class Place:
 
     @property
     def key(self) -> str:
-        """The entry in warnings."""
+        """The entry's name in warnings."""
         return f"{self.root}s.{self.table}.{self.name}"
 
     @property
     def label(self) -> str:
-        """The kind in failures."""
+        """The entry's kind in failures."""
         return "agent" if (self.root, self.table) == ("agent", "inline") else f"{self.root}.{self.table}"
 
 
 def tenants_of(entry: Entry) -> tuple[str, ...]:
-    """The tenants that an entry is for."""
+    """The tenants that have an entry."""
     return entry.tenants or (DEFAULT_TENANT.id,)
 
 
 @dataclass(slots=True)
 class Loading:
-    """One pass over all that can be called: at most `describing` scripts and `importing` modules at once.
+    """One pass over all entries: at most `describing` scripts and `importing` modules at once.
 
-    `live` is the registry that is called meanwhile; `folder` is where modules are looked for that are not installed.
+    `live` is the registry in use meanwhile; `folder` is searched for modules that are not installed.
     """
 
     engine: Engine
@@ -71,27 +71,27 @@ class Loading:
     warnings: list[str]
 
     def agent_before(self, place: Place, entry: Entry) -> Agent | None:
-        """The agent of that name as it is called now, by the entry's first tenant."""
+        """The agent of that name in the live registry, as the entry's first tenant sees it."""
         return self.live.agent(tenants_of(entry)[0], place.name)
 
     def tool_before(self, place: Place, entry: Entry) -> Tool | None:
-        """The tool of that name as it is called now, by the entry's first tenant."""
+        """The tool of that name in the live registry, as the entry's first tenant sees it."""
         offered = self.live.tool(tenants_of(entry)[0], place.name)
         return None if offered is None or offered.tool.info.builtin else offered.tool
 
     async def script(self, place: Place, entry: ScriptEntry) -> LuaScript:
-        """The script as its file is now. Raises NotLoaded."""
+        """The script, read from its file. Raises NotLoaded."""
         if entry.unset is not None:
             raise NotLoaded(entry.unset)
         self.note_lowered(place, entry)
         script = await _read(entry, self.engine)
-        # What the operator put here may use every secret of its tenant: each goes to its own host alone.
+        # A script of the operator's may use every secret of its tenant: each is sent only to its own hosts.
         return LuaScript(
             place.name, place.root, script, entry, self.engine, Redactor(entry.from_environment), secrets=None
         )
 
     async def described(self, script: LuaScript) -> object:
-        """What a script declares, as a worker finds it. Raises NotLoaded."""
+        """The declaration of a script, read in a worker. Raises NotLoaded."""
         async with self.describing:
             try:
                 return await describe(script.name, script.script, script.root, self.engine, DEFAULT_TENANT)
@@ -99,7 +99,7 @@ class Loading:
                 raise NotLoaded(undescribed.message, undescribed.outcome, undescribed.line) from None
 
     async def code(self, place: Place, entry: PythonEntry) -> python.PythonCode:
-        """The object that an entry's `path` names. Importing it runs its code, here. Raises NotLoaded and Unusable."""
+        """The object that an entry's `path` names. Its import runs code in this process. Raises NotLoaded, Unusable."""
         if entry.unset is not None:
             raise NotLoaded(entry.unset)
         self.note_lowered(place, entry)
@@ -112,12 +112,12 @@ class Loading:
 
     def code_of(self, name: str, root: Root, target: Any, entry: PythonEntry) -> python.PythonCode:
         """An author's object under a name. Raises Unusable."""
-        return python.PythonCode.of(name, root, target, entry, self.engine, self.live)
+        return python.PythonCode.from_target(name, root, target, entry, self.engine, self.live)
 
     def made_before(self, root: Root, name: str | None, thing: Any, entry: PythonEntry) -> Any:
-        """The object that was made of this one when it was loaded before: what it holds must outlast a reload.
+        """The object made from this one by an earlier load, or None: its state must outlast a reload.
 
-        `name` is what it is called; None is for objects that say so themselves, when they are made.
+        `name` is its name; None for objects that have a name only once they are made.
         """
         tenant = tenants_of(entry)[0]
         live: list[Agent] | list[Tool] = self.live.agents(tenant) if root == "agent" else self.live.tools(tenant)
@@ -138,11 +138,7 @@ class Loading:
             )
 
     def note_envelope(self, place: Place, tool: Tool) -> None:
-        if "arguments" in tool.info.parameters["properties"]:
-            self.warnings.append(
-                f"{place.key}: a parameter is called 'arguments'; a request that gives it alone is taken for the "
-                "envelope"
-            )
+        self.warnings += [f"{place.key}: {warning}" for warning in envelope_warnings(tool.info)]
 
     def note_lowered(self, place: Place, entry: ScriptEntry | PythonEntry) -> None:
         bound = self.engine.limits_for(entry.limits, DEFAULT_TENANT)
@@ -164,7 +160,7 @@ async def _read(entry: ScriptEntry, engine: Engine) -> Script:
         raise NotLoaded(f"the script is larger than {bound} bytes (limits.source_bytes)")
     if source.startswith(b"\x1bLua"):
         raise NotLoaded("the file is Lua bytecode; only source is accepted")
-    return Script.of(entry.path.name, source)
+    return Script.from_source(entry.path.name, source)
 
 
 def _read_bounded(path: Path, size: int) -> bytes:

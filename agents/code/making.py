@@ -1,4 +1,4 @@
-"""From a published package to what can be called: its script, and the tools that were granted to it."""
+"""Shared by kinds: the script of a published package, and the tools that are granted to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Made(Generic[T]):
-    """What can be called of a package, and what its publisher should know. `folder` has the files that it reads."""
+    """The agent or tool of a package, and warnings for its publisher. `folder` has the files that it reads."""
 
     thing: T
     warnings: tuple[str, ...] = ()
@@ -27,9 +27,9 @@ class Made(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a package is made with. `folder` is where its files are, for a script that has any beside itself.
+    """The context in which a package is made. `folder` has the files beside its script; None if there are none.
 
-    `free` are the tools that need no grant. `compiles` says that its schemas were compiled before.
+    `free` are the tools that need no grant. `compiles` is true if its schemas have been compiled before.
     """
 
     engine: Engine
@@ -38,10 +38,10 @@ class Making:
     compiles: bool = False
 
     def allowed(self, package: Package, declared: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The tools that may be used of those that were declared, and a warning of each that is left out unasked.
+        """The declared tools that may be used, and a warning for each that is left out for lack of a grant.
 
-        The manifest's `tools` narrows the list; beyond the builtin ones, which reach the tenant's own documents alone,
-        it takes a grant.
+        The manifest's `tools` narrows the list. Every tool needs a grant except the builtin ones, which reach only the
+        tenant's own documents.
         """
         wanted = narrowed(tuple(dict.fromkeys(declared)), package.tools)
         granted = self.free.union(package.grants.tools)
@@ -54,7 +54,7 @@ class Making:
         return allowed, tuple(left_out)
 
     def script(self, package: Package, allowed: tuple[str, ...]) -> LuaScript:
-        """The package's script under what was granted to it."""
+        """The package's script with its grants."""
         grants = package.grants
         entry = ScriptEntry(
             path=Path(package.main),
@@ -64,6 +64,6 @@ class Making:
             tools=allowed,
             extra=dict(package.config),
         )
-        script = Script.of(Path(package.main).name, package.source)
+        script = Script.from_source(Path(package.main).name, package.source)
         secrets = frozenset(grants.secrets)
         return LuaScript(package.name, package.root, script, entry, self.engine, NOTHING_SECRET, secrets=secrets)

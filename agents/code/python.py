@@ -1,7 +1,7 @@
-"""The operator's Python code: how it is found, and how one call of it is made.
+"""The operator's Python code: finding it, and making one call.
 
-It runs in this process with all that the process may do: nothing here confines it. What is here keeps one call from
-outliving its deadline, its mistakes from ending the server, and their texts from reaching callers.
+It runs in this process with all rights of the process: nothing here confines it. This module keeps a call from
+outliving its deadline, its errors from ending the server, and the texts of those errors from reaching callers.
 """
 
 import importlib
@@ -42,35 +42,35 @@ Root = Literal["agent", "tool"]
 _PATH = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _CODES = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
 _METHODS = {"agent": "resolve", "tool": "execute"}
-# What this project calls its own packages: an operator's module of such a name is never found.
+# The packages of this project: an operator's module of such a name is never found.
 _OURS = ("agents", "benchmarks", "cli", "control", "engine", "knowledge", "sandbox", "server", "storage")
 
 
 class Unusable(Exception):
-    """Code that cannot be offered. One line for the operator: which module or class, and what it did."""
+    """Code that cannot be used. One line for the operator: which module or class, and what is wrong with it."""
 
 
 # ---- finding ----------------------------------------------------------------------------------------------------
 
 
 def installed(root: Root) -> list[EntryPoint]:
-    """What installed packages offer: their entry points in the groups `engine.agents` and `engine.tools`, by name."""
+    """Entry points of installed packages in the group `engine.agents` or `engine.tools`, by name."""
     found = entry_points(group=f"engine.{root}s")
     return sorted(found, key=lambda point: (point.name, point.value))
 
 
 async def find(path: str, folder: Path | None = None) -> Any:
-    """What `module:Class` names. Modules are found among installed packages, then in `folder`. Raises Unusable.
+    """The object that `module:Class` names, from installed packages or else from `folder`. Raises Unusable.
 
-    Importing runs the module's code, in a thread: it may take its time while others are loaded.
+    The import runs the module's code, in a thread: a slow one does not delay the loading of other entries.
     """
     match = _PATH.fullmatch(path)
     if match is None:
         raise Unusable(f"path must be 'module:Class', got {path[:100]!r}")
     if folder is not None and str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last: a file there never stands in for a library
+        sys.path.append(str(folder))  # last: a file there never shadows a library
     try:
-        # Abandoned when everything is cancelled: a module may never come back from its import.
+        # Abandoned when cancelled: the import of a module may never return.
         return await trio.to_thread.run_sync(_import, match["module"], match["name"], abandon_on_cancel=True)
     except _NoModule:
         where = "installed packages" if folder is None else f"installed packages or {folder}"
@@ -88,7 +88,7 @@ def _import(module: str, name: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             raise _NoModule from None
         log.debug("an import failed", module=module, exc_info=error)
-        raise Unusable(f"importing module {module!r} failed: {told(error)}") from None
+        raise Unusable(f"importing module {module!r} failed: {error_text(error)}") from None
     for part in name.split("."):
         try:
             found = getattr(found, part)
@@ -102,8 +102,8 @@ def _hint(module: str) -> str:
     return f"; '{top}' is a package of the engine itself, so give yours another name" if top in _OURS else ""
 
 
-def told(error: BaseException, redactor: Redactor = NOTHING_SECRET) -> str:
-    """An exception on one line for the operator: its type, its text, and the last place of it, without folders."""
+def error_text(error: BaseException, redactor: Redactor = NOTHING_SECRET) -> str:
+    """An exception on one line for the operator: its type, its text, and file and line where it was raised."""
     text = redactor.text(" ".join(str(error).split()))[:200]
     if isinstance(error, SyntaxError) and error.filename:
         text, file, line = error.msg, error.filename, error.lineno
@@ -115,7 +115,7 @@ def told(error: BaseException, redactor: Redactor = NOTHING_SECRET) -> str:
 
 
 def make(found: Any, root: Root, entry: PythonEntry) -> Any:
-    """The object to call: a class is made one, with the entry's `config` if it takes an argument of that name.
+    """The object to call: a class is instantiated, with the entry's `config` if it takes an argument of that name.
 
     Raises Unusable when that fails, or when the object has no usable `resolve` or `execute`.
     """
@@ -130,7 +130,7 @@ def make(found: Any, root: Root, entry: PythonEntry) -> Any:
             redactor = Redactor(entry.from_environment)
             text = redactor.text("".join(traceback.format_exception(error)))
             log.debug("a constructor failed", path=entry.path, exception=text)
-            raise Unusable(f"making {entry.path!r} failed: {told(error, redactor)}") from None
+            raise Unusable(f"making {entry.path!r} failed: {error_text(error, redactor)}") from None
     _check_methods(found, entry.path, root)
     return found
 
@@ -161,7 +161,7 @@ def attribute(target: Any, path: str, name: str) -> Any:
     try:
         value = getattr(target, name, None)
     except (Exception, SystemExit) as error:
-        raise Unusable(f"reading {name} of {path!r} failed: {told(error)}") from None
+        raise Unusable(f"reading {name} of {path!r} failed: {error_text(error)}") from None
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -169,8 +169,8 @@ def attribute(target: Any, path: str, name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call answered, as plain JSON data, and the call's own name in logs."""
+class PythonAnswer:
+    """The answer of a call as plain JSON data, and the id of the call in logs."""
 
     value: Any
     run_id: str
@@ -178,7 +178,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class PythonCode:
-    """An author's object under the name that the configuration gives it, with its limits and its own keys."""
+    """An author's object under its configured name, with its limits and its own keys."""
 
     name: str
     root: Root
@@ -190,10 +190,10 @@ class PythonCode:
     redactor: Redactor
 
     @classmethod
-    def of(
+    def from_target(
         cls, name: str, root: Root, target: Any, entry: PythonEntry, engine: Engine, registry: Registry
     ) -> "PythonCode":
-        """The object with the limits that it asks for. Raises Unusable for a `timeout` that is none."""
+        """The object with the limits that it requests. Raises Unusable for an invalid `timeout`."""
         timeout = attribute(target, entry.path, "timeout")
         # Not finite, and NaN, fail the comparison too.
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
@@ -204,7 +204,7 @@ class PythonCode:
         return cls(name, root, target, entry, limits, engine, registry, Redactor(entry.from_environment))
 
     def declared(self, *names: str) -> dict[str, Any]:
-        """What the object says of itself, without what it leaves out. Raises Unusable."""
+        """The attributes that the object declares, without missing ones. Raises Unusable."""
         found = {
             name: attribute(self.target, self.entry.path, name) for name in ("name", "title", "description", *names)
         }
@@ -220,49 +220,49 @@ class PythonCode:
         *,
         method: str | None = None,
         within_s: float = math.inf,
-    ) -> Answer:
-        """One call: `step` is handed its context and ends within `timeout_s` (and `within_s`), or is cancelled.
+    ) -> PythonAnswer:
+        """One call: `step` gets its context and is cancelled after `timeout_s` (or `within_s`, if less).
 
-        `method` is what it calls, if that is not the usual one. Raises Problem: `agent_error` or `tool_error`,
-        `timeout`, `output_limit`, and what `step` raises as Problem.
+        `method` is the method that it calls, if not the usual one. Raises Problem: `agent_error` or `tool_error`,
+        `timeout`, `output_limit`, and any Problem that `step` raises.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         limits = self.limits
         if within_s < math.inf:
             limits = {**limits, "timeout_s": min(within_s, limits.get("timeout_s", within_s))}
         bound = self.engine.limits_for(limits, call.tenant)
-        turn = _Turn(self, call, tools, bound)
+        run = _PythonRun(self, call, tools, bound)
         value, failure, late = None, None, False
         try:
             with trio.CancelScope(deadline=trio.current_time() + bound["timeout_s"]) as scope:
                 try:
                     what = f"the answer of {self.root}.{method or _METHODS[self.root]}"
                     value = plain(
-                        await step(turn.context()), what, size=bound.values.output_bytes, depth=bound.values.value_depth
+                        await step(run.context()), what, size=bound.values.output_bytes, depth=bound.values.value_depth
                     )
                 finally:
-                    late = scope.cancel_called  # true also of code that held up everything, and never was cancelled
+                    late = scope.cancel_called  # also true for code that blocked the loop and was never cancelled
         except BaseException as error:
             failure, rest = _own(error)
             if rest is not None:
-                self._note(turn.run_id, failure, "python code failed while it was cancelled")
+                self._note(run.run_id, failure, "python code failed while it was cancelled")
                 raise rest from None
         finally:
-            turn.close()
+            run.close()
         if late:
-            self._note(turn.run_id, failure, "python code failed after its deadline")
+            self._note(run.run_id, failure, "python code failed after its deadline")
             raise Problem(
                 Code.TIMEOUT,
                 f"{self.subject} did not end within {amount(bound['timeout_s'], 's')} (limits.timeout_s)",
-                run_id=turn.run_id,
+                run_id=run.run_id,
                 limit=limit_use(bound, "timeout_s"),
             )
         if failure is not None:
-            raise self._problem(failure, bound, turn.run_id)
-        return Answer(value, turn.run_id)
+            raise self._problem(failure, bound, run.run_id)
+        return PythonAnswer(value, run.run_id)
 
     def wrong_shape(self, run_id: str, what: str) -> Problem:
-        """The call ended well, but its answer is not what this kind of code must return. `what` names the path."""
+        """The error of a call that ended well with an answer of the wrong shape. `what` names the path in it."""
         return Problem(_CODES[self.root], f"{self.subject}: {what}", run_id=run_id)
 
     @property
@@ -270,7 +270,7 @@ class PythonCode:
         return f"{self.root} '{self.name}'"
 
     def _problem(self, failure: BaseException, bound: BoundLimits, run_id: str) -> Problem:
-        """What the caller is told of a failure. Texts of unexpected exceptions are for the log alone."""
+        """The error for the caller. Texts of unexpected exceptions go only to the log."""
         match failure:
             case Problem():
                 return failure
@@ -303,8 +303,8 @@ def _own(error: BaseException) -> tuple[BaseException | None, BaseException | No
     return None if own is None else leaf(own), rest
 
 
-class _Turn:
-    """One call under way: what its context may ask, counted and recorded."""
+class _PythonRun:
+    """One call in progress: the functions of its context, which count and record their use."""
 
     def __init__(self, code: PythonCode, call: Call, tools: tuple[str, ...], bound: BoundLimits) -> None:
         self.run_id = new_run_id()
@@ -327,7 +327,7 @@ class _Turn:
         )
 
     def close(self) -> None:
-        """The call has ended: one record of what it logged, however much that was."""
+        """End the call: write its log lines to the engine's log as one record."""
         if self._lines:
             lines = [f"[{line.level}] {line.text}" for line in self._lines]
             code = self._code
@@ -348,7 +348,7 @@ class _Turn:
             self._call.hearers.progress(fraction, None if message is None else self._code.redactor.text(message))
 
     async def _ask(self, call: str, tool: str, params: Mapping[str, Any]) -> Any:
-        if self._call.inside is not None:  # the script around it pays, and is stopped where it cannot
+        if self._call.inside is not None:  # the enclosing script pays, and is stopped when it exceeds its budget
             self._call.inside.charge(Usage(host_calls={call: 1}))
         started, refused = time.perf_counter(), None
         try:
@@ -384,6 +384,6 @@ class _Turn:
             raise CallFailed(problem.message, code=problem.code.value) from None
 
     def _chain(self) -> tuple[str, ...]:
-        """The tools that are being executed around whatever this calls, this one included."""
+        """The tools in execution around the calls of this code, itself included."""
         around = calls.around(self._call)
         return (*around, self._code.name) if self._code.root == "tool" else around

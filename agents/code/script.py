@@ -1,4 +1,4 @@
-"""A loaded Lua script, whatever it declares: how its functions are run on behalf of a caller."""
+"""A loaded Lua script, agent or tool: runs its functions for a caller."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,15 +13,15 @@ from engine.errors import Code, Problem
 from engine.run import Authority, RunRequest, RunResult, Script
 from sandbox.wire.outcome import Outcome
 
-# What a failure of the script itself is called.
+# The error codes for failures of the script itself.
 _SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
 
 
 @dataclass(frozen=True, slots=True)
 class LuaScript:
-    """A script under the name that the configuration gives it, with its limits and its own keys.
+    """A script under its configured name, with its limits and its own keys.
 
-    `secrets` are the names of those that it may use of whoever it runs for; None: all of them.
+    `secrets` are the names of the tenant's secrets that it may use; None: all of them.
     """
 
     name: str
@@ -33,7 +33,7 @@ class LuaScript:
     secrets: frozenset[str] | None = frozenset()
 
     def same(self, other: "LuaScript") -> bool:
-        """Whether the other is this very script, under the same configuration."""
+        """Whether the other is the same script with the same configuration and secrets."""
         return (self.script, self.entry, self.secrets) == (other.script, other.entry, other.secrets)
 
     def authority(self, tools: tuple[str, ...]) -> Authority:
@@ -56,10 +56,10 @@ class LuaScript:
         *,
         with_config: bool = False,
     ) -> RunResult:
-        """Call a function of the script in a worker, under its own limits or these. The result's outcome is ok.
+        """Call a function of the script in a worker, under its own limits or `limits`. The result's outcome is ok.
 
-        `with_config` gives it its own keys behind `args`. Raises Problem: `agent_error` or `tool_error` (also for a
-        secret that its keys name and its tenant has not), those of limits, and what admission refuses.
+        `with_config` passes its own keys after `args`. Raises Problem: `agent_error` or `tool_error` (also for a secret
+        that its keys name and its tenant does not have), those of limits, and those of admission.
         """
         request = RunRequest(
             tenant=call.tenant,
@@ -85,7 +85,7 @@ class LuaScript:
         return result
 
     def wrong_shape(self, result: RunResult, what: str) -> Problem:
-        """The run ended well, but its answer is not what this kind of script must return. `what` names the path."""
+        """The error of a run that ended well with an answer of the wrong shape. `what` names the path in it."""
         return Problem(_SCRIPT_ERROR[self.root], f"{self._subject}: {what}", run_id=result.run_id)
 
     def _missing(self, missing: MissingSecret, call: Call) -> str:

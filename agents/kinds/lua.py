@@ -5,25 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.agent import Agent, AgentInfo, Call, Resolved
-from agents.code.kind import Kind, Packages
+from agents.code.kind import Kind, Packages, declared_info
 from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package
-from agents.shapes.shape import (
-    AgentDeclaration,
-    WrongShape,
-    agent_declaration,
-    agent_prompt,
-    completions,
-    missing,
-    narrowed,
-)
+from agents.shapes.shape import AgentDeclaration, WrongShape, agent_declaration, agent_prompt, completions, missing
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.config import ScriptEntry
 from engine.run import Authority
 
-# Somebody is typing: an answer that takes longer comes too late.
+# The deadline of a completion: the user is typing, and a later answer is of no use.
 COMPLETE_S = 3.0
 
 
@@ -37,19 +29,11 @@ class LuaAgent:
     completes: bool
 
     @classmethod
-    def of(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
-        """An agent as it described itself, narrowed by its configuration. Raises WrongShape without `resolve`."""
+    def from_declaration(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
+        """The agent as its script declares it, narrowed by its configuration. Raises WrongShape without `resolve`."""
         if "resolve" not in said.functions:
             raise WrongShape(missing("agent", "resolve", said.functions))
-        info = AgentInfo(
-            name=script.name,
-            description=said.description if said.description is not None else f"Lua agent: {script.name}",
-            tools=narrowed(said.tools, script.entry.tools),
-            source="lua",
-            arguments=tuple(said.arguments),
-            title=said.title,
-            expose=script.entry.expose,
-        )
+        info = declared_info(script.name, "lua", said, script.entry)
         return cls(info, script, script.authority(info.tools), "complete" in said.functions)
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
@@ -65,7 +49,7 @@ class LuaAgent:
             raise self.script.wrong_shape(result, str(wrong)) from None
 
     async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:
-        """Run `agent.resolve`. Raises Problem `agent_error` and those of limits, or what admission refuses."""
+        """Run `agent.resolve`. Raises Problem: `agent_error`, those of limits, and those of admission."""
         result = await self.script.run("resolve", (dict(arguments),), call, self.authority, with_config=True)
         try:
             return Resolved(agent_prompt(result.value, self.info.tools), result)
@@ -79,20 +63,20 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Agent:
     if isinstance(before, LuaAgent) and before.script.same(script):
         return before
     said = agent_declaration(await loading.described(script))
-    agent = LuaAgent.of(script, said)
+    agent = LuaAgent.from_declaration(script, said)
     loading.note_name(place, said.name)
     return agent
 
 
 def _harmless(entry: ScriptEntry, agent: Agent) -> bool:
-    """Its script reaches no host, and no tool that might change something."""
+    """Whether its script reaches no host, and no tool with side effects."""
     return not entry.allow_hosts and BUILTIN_NAMES.issuperset(agent.info.tools)
 
 
 def _make(package: Package, said: object, making: Making) -> Made[Agent]:
     declared = agent_declaration(said)
     allowed, warnings = making.allowed(package, declared.tools)
-    agent = LuaAgent.of(making.script(package, allowed), declared)
+    agent = LuaAgent.from_declaration(making.script(package, allowed), declared)
     info = agent.info
     if package.arguments is not None:
         info = info.model_copy(update={"arguments": package.arguments})

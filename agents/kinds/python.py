@@ -6,11 +6,11 @@ from typing import Any
 
 from agents.agent import Agent, AgentInfo, Call, Resolved
 from agents.code.authoring import Context
-from agents.code.kind import Kind
+from agents.code.kind import Kind, declared_info
 from agents.code.loading import Loading, Place
 from agents.code.python import PythonCode
 from agents.kinds.lua import COMPLETE_S
-from agents.shapes.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions, narrowed
+from agents.shapes.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions
 from engine.config import PythonEntry
 
 
@@ -22,19 +22,10 @@ class PythonAgent:
     code: PythonCode
 
     @classmethod
-    def of(cls, code: PythonCode) -> "PythonAgent":
-        """An agent as its object describes itself, narrowed by its configuration. Raises WrongShape and Unusable."""
+    def from_code(cls, code: PythonCode) -> "PythonAgent":
+        """The agent as its object declares it, narrowed by its configuration. Raises WrongShape and Unusable."""
         said = agent_declaration(code.declared("tools", "arguments"), JSON)
-        info = AgentInfo(
-            name=code.name,
-            description=said.description if said.description is not None else f"Python agent: {code.name}",
-            tools=narrowed(said.tools, code.entry.tools),
-            source="python",
-            arguments=tuple(said.arguments),
-            title=said.title,
-            expose=code.entry.expose,
-        )
-        return cls(info, code)
+        return cls(declared_info(code.name, "python", said, code.entry), code)
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
         """Await the author's `complete`, if there is one. Raises Problem as `resolve` does."""
@@ -64,7 +55,7 @@ class PythonAgent:
 
 
 async def _load(place: Place, entry: PythonEntry, loading: Loading) -> Agent:
-    return PythonAgent.of(await loading.code(place, entry))
+    return PythonAgent.from_code(await loading.code(place, entry))
 
 
 KIND = Kind(table="python", load=_load)

@@ -17,15 +17,15 @@ from agents.shapes.shape import MAX_DESCRIPTION_BYTES, MAX_ITEMS
 from engine.config import InlineAgent
 from engine.errors import Code, Problem
 
-# Of a `toml` package. The parser is Python and takes 0.2 us a character, and more for dotted names: their time
-# grows with the square of their parts, 8.5 s for 200 KB. Three keys need little beside their texts.
+# Bounds of a `toml` package. The parser is Python and takes 0.2 us a character, and more for dotted names: their time
+# grows with the square of their parts, 8.5 s for 200 KB. Three keys need few characters beside their texts.
 MAX_TOML_BYTES = 256 * 1024
 _MAX_TOML_STRUCTURE = 16 * 1024
 _MAX_TOML_DOTS = 64
-# Each escape in a text takes the parser a microsecond or two, and 80 bytes meanwhile.
+# Each escape in a text takes the parser a microsecond or two, and 80 bytes while it runs.
 _MAX_TOML_ESCAPES = 4 * 1024
-# Texts and comments, as TOML 1.0 reads them from left to right. One that is not closed goes to the end of its line or
-# of the file: were it passed over, each quotation mark in it would be tried as the beginning of another one.
+# Texts and comments, as TOML 1.0 reads them from left to right. A text that is not closed goes to the end of its line
+# or of the file: if it were skipped, each quotation mark in it would be tried as the beginning of another text.
 _TOML_TEXTS = re.compile(
     r'''"""(?:[^"\\]|\\.|"{1,2}(?!"))*(?:"{3,5})?|'{3}(?:[^']|'{1,2}(?!'))*(?:'{3,5})?'''
     r"""|"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|#[^\n]*""",
@@ -41,7 +41,7 @@ class TomlAgent:
     _prompt: AgentPrompt
 
     @classmethod
-    def of(cls, name: str, entry: InlineAgent) -> "TomlAgent":
+    def from_entry(cls, name: str, entry: InlineAgent) -> "TomlAgent":
         info = AgentInfo(
             name=name, description=entry.description, tools=entry.tools, source="toml", expose=entry.expose
         )
@@ -52,20 +52,20 @@ class TomlAgent:
 
 
 async def _load(place: Place, entry: InlineAgent, loading: Loading) -> Agent:
-    return TomlAgent.of(place.name, entry)
+    return TomlAgent.from_entry(place.name, entry)
 
 
 def _make(package: Package, said: object, making: Making) -> Made[Agent]:
     entry = inline_agent(package)
     allowed, warnings = making.allowed(package, entry.tools)
-    agent = TomlAgent.of(package.name, entry.model_copy(update={"tools": allowed}))
+    agent = TomlAgent.from_entry(package.name, entry.model_copy(update={"tools": allowed}))
     if package.arguments is not None:
         agent = replace(agent, info=agent.info.model_copy(update={"arguments": package.arguments}))
     return Made(agent, warnings)
 
 
 def _check_toml(path: str, source: str) -> None:
-    """Raises Problem for what takes the parser long."""
+    """Raises Problem for a file that the parser would take long for."""
     if len(source.encode()) > MAX_TOML_BYTES:
         raise Problem(Code.TOO_LARGE, f"{path} is larger than {MAX_TOML_BYTES} bytes, the most for an agent in TOML")
     if (escapes := source.count("\\")) > _MAX_TOML_ESCAPES:
@@ -73,16 +73,15 @@ def _check_toml(path: str, source: str) -> None:
     structure = _TOML_TEXTS.sub("", source)
     if len(structure) > _MAX_TOML_STRUCTURE or structure.count(".") > _MAX_TOML_DOTS:
         raise _wrong(
-            f"{path}: beside its texts it has {len(structure)} characters and {structure.count('.')} dots; the most is "
-            f"{_MAX_TOML_STRUCTURE} and {_MAX_TOML_DOTS}"
+            f"{path}: outside its texts it has {len(structure)} characters and {structure.count('.')} dots; the most "
+            f"is {_MAX_TOML_STRUCTURE} and {_MAX_TOML_DOTS}"
         )
 
 
 def inline_agent(package: Package) -> InlineAgent:
     """The agent in a `toml` package: `description`, `system_prompt` and `tools`, as in `[agents.NAME]`.
 
-    Either at the top of the file or in one table of that name. Nothing is taken from the environment: `${VAR}` is
-    text. Raises Problem (400).
+    They are at the top of the file or in one table of that name. `${VAR}` is not expanded. Raises Problem (400).
     """
     _check_toml(package.main, package.files[package.main])
     try:
@@ -91,7 +90,7 @@ def inline_agent(package: Package) -> InlineAgent:
         raise _wrong(f"{package.main}: not valid TOML: {wrong}") from None
     except RecursionError:
         raise _wrong(f"{package.main}: not valid TOML: nested too deeply") from None
-    except ValueError:  # the parser leaves this one to Python
+    except ValueError:  # from Python's int(), which the parser does not catch
         raise _wrong(f"{package.main}: not valid TOML: a number has too many digits") from None
     if set(said) == {"agents"} and isinstance(said["agents"], dict) and set(said["agents"]) == {package.name}:
         said = said["agents"][package.name]

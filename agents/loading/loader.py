@@ -1,7 +1,7 @@
-"""Files to registry: loads every entry by its kind, and reports every one that does not load.
+"""From files to the registry: loads every entry by its kind, and reports each that does not load.
 
-Python code comes here from three sides, and of two with one name the first wins: objects of the program that embeds the
-engine, entries of the configuration, entry points of installed packages.
+Python code has three origins; of two objects with one name the first in this order wins: objects of the program that
+embeds the engine, entries of the configuration, entry points of installed packages.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,9 +38,9 @@ log = structlog.get_logger("agents.loader")
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """A script that is absent because of `outcome`. `path` is as configured, for the operator; `line` if known.
+    """An entry that did not load because of `outcome`. `path` is as configured, for the operator; `line` if known.
 
-    `kept` says that it loaded before: the last good version is still what is called. `tenants` would have it.
+    `kept` is true if the last good version stays in use. `tenants` are those that the entry is for.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class LoadFailure:
 
 @dataclass(slots=True)
 class Loaded:
-    """What came of loading: what failed, and what an operator should know."""
+    """The result of loading: failures, and warnings for the operator."""
 
     failures: list[LoadFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -70,12 +70,11 @@ async def load(
     agents: Sequence[Any] = (),
     tools: Sequence[Any] = (),
 ) -> Loaded:
-    """Load what the configuration and installed packages name, in parallel, and make it what the registry holds.
+    """Load all entries of the configuration and of installed packages, in parallel, into the registry.
 
-    What the registry held before, unchanged, is taken over as it is; what does not load any more stays as it was.
-    `builtins` are tools that everybody has; `agents` and `tools` are objects of the program's own
-    (`agents.code.authoring`), offered to the default tenant. Raises ConfigError for one of those that cannot be used;
-    a bad script raises nothing.
+    An unchanged entry keeps its object; one that no longer loads keeps its last good version. `builtins` are tools for
+    every tenant; `agents` and `tools` are objects of the embedding program (`agents.code.authoring`), for the default
+    tenant. Raises ConfigError if one of these objects cannot be used; a bad script raises nothing.
     """
     fresh = Registry(engine.work_for)
     for builtin in builtins:
@@ -118,9 +117,9 @@ T = TypeVar("T", Agent, Tool)
 
 @dataclass(slots=True)
 class _Section(Generic[T]):
-    """`[agents]` or `[tools]`: its entries in the order of the file, and what was made of each, by position.
+    """`[agents]` or `[tools]`: its entries in the order of the file, and the object made from each, by position.
 
-    `before` is what an entry was loaded as the last time. No entry may have a name in `reserved`; `note` adds warnings.
+    `before` returns the object of an entry's last load. No entry may have a name in `reserved`; `note` adds warnings.
     """
 
     root: Root
@@ -139,7 +138,7 @@ class _Section(Generic[T]):
         return {name: entry for _, name, entry in self.entries}
 
     def made(self) -> Iterator[tuple[Place, Entry, T]]:
-        """What can be called, in the order of the file."""
+        """The objects that were made, in the order of the file."""
         for position in sorted(self.loaded):
             place, entry = self.at(position)
             yield place, entry, self.loaded[position]
@@ -147,9 +146,9 @@ class _Section(Generic[T]):
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass: `fresh` is the registry that will take the place of the one that is called meanwhile.
+    """One pass: `fresh` is the registry that will replace the live one.
 
-    `of_the_program` are the names of the program's own objects.
+    `of_the_program` are the names of the embedding program's objects.
     """
 
     loading: Loading
@@ -158,7 +157,7 @@ class _Pass:
     of_the_program: set[tuple[str, str]] = field(default_factory=set)
 
     def firsts(self, section: _Section[T]) -> Iterator[int]:
-        """The positions of the entries, but of two with one name only the first in the file."""
+        """The positions of the entries; of two with one name only the first in the file."""
         seen: set[str] = set()
         for position in range(len(section.entries)):
             place, entry = section.at(position)
@@ -171,12 +170,12 @@ class _Pass:
                 yield position
 
     def load_all(self, section: _Section[T], nursery: trio.Nursery) -> None:
-        """Begin to load every entry of a section that is the first of its name."""
+        """Start loading every entry of a section that is the first of its name."""
         for position in self.firsts(section):
             nursery.start_soon(self.load, section, position)
 
     async def load(self, section: _Section[T], position: int) -> None:
-        """Make what one entry describes; where that fails, what it was before stays."""
+        """Make the object of one entry; if that fails, keep the object of its last load."""
         place, entry = section.at(position)
         with self.reported(place.label, place.name, entry):
             if place.name in section.reserved:
@@ -192,24 +191,24 @@ class _Pass:
             self.keep()
 
     def register_agent(self, place: Place, entry: Entry, agent: Agent) -> None:
-        """Let the entry's tenants have the agent; also as a tool, if its key `expose` says so. Tools come before."""
+        """Add the agent for the entry's tenants; as a tool too, with `expose`. Called after all tools are added."""
         tenants = tenants_of(entry)
         with self.reported(place.label, place.name, entry):
             if "tool" in entry.expose:
                 if any(self.fresh.tool(tenant, place.name) for tenant in tenants):
                     raise NotLoaded(f"expose makes a tool of the agent, and there is another tool named '{place.name}'")
                 kind = kinds.found().get(place.table)  # None: a kind of another version, whose last agent is kept
-                tool = AgentTool.of(agent, harmless=kind is not None and kind.harmless(entry, agent))
+                tool = AgentTool.from_agent(agent, harmless=kind is not None and kind.harmless(entry, agent))
                 self.loading.note_envelope(place, tool)
                 self.fresh.add_tool(tool, tenants)
             self.fresh.add_agent(agent, tenants)
 
     def keep(self) -> None:
-        """The failure that was just reported has not taken anything away."""
+        """Mark the failure just reported as one whose last good version stays in use."""
         self.loaded.failures[-1] = replace(self.loaded.failures[-1], kept=True)
 
     def given(self, root: Root, objects: Sequence[Any]) -> None:
-        """Offer the program's own objects. Raises ConfigError for one that cannot be used, saying which."""
+        """Add the embedding program's objects. Raises ConfigError for one that cannot be used, naming it."""
         for position, thing in enumerate(objects):
             kind = thing if isinstance(thing, type) else type(thing)
             entry = PythonEntry(path=f"{kind.__module__}:{kind.__qualname__}")
@@ -226,11 +225,11 @@ class _Pass:
                 raise ConfigError(f"{root}s[{position}] ({entry.path}): {error}") from None
 
     async def installed(self, root: Root, configured: Mapping[str, Entry]) -> None:
-        """Offer what installed packages have, where neither program nor configuration has something of that name."""
+        """Add objects of installed packages whose names are free in the program and the configuration."""
         seen: set[str] = set()
         for point in python.installed(root):
             name, package = point.name, point.dist.name if point.dist is not None else "unknown"
-            entry = PythonEntry(path=point.value.partition("[")[0].strip())  # extras are said in brackets
+            entry = PythonEntry(path=point.value.partition("[")[0].strip())  # extras are in brackets
             chosen = configured.get(name)
             if chosen is not None or (root, name) in self.of_the_program:
                 if not isinstance(chosen, PythonEntry) or chosen.path != entry.path:
@@ -254,17 +253,17 @@ class _Pass:
         """Add an author's object to the registry, for the default tenant. Raises NotLoaded, Unusable and WrongShape."""
         code = self.loading.code_of(name, root, target, entry)
         if root == "agent":
-            self.fresh.add_agent(PythonAgent.of(code), (DEFAULT_TENANT.id,))
+            self.fresh.add_agent(PythonAgent.from_code(code), (DEFAULT_TENANT.id,))
             return
         if name in BUILTIN_NAMES:
             raise NotLoaded(f"'{name}' is the name of a builtin tool")
-        tool = PythonTool.of(code)
+        tool = PythonTool.from_code(code)
         self.loading.note_envelope(Place("tool", "python", name), tool)
         self.fresh.add_tool(tool, (DEFAULT_TENANT.id,))
 
     @contextmanager
     def reported(self, label: str, name: str, entry: Entry, whose: str = "") -> Iterator[None]:
-        """Turn what goes wrong with one entry into its LoadFailure."""
+        """Turn an exception from one entry into its LoadFailure."""
         try:
             yield
         except (WrongShape, python.Unusable) as wrong:

@@ -1,4 +1,4 @@
-"""The files that decide what can be called, and what tells one state of them from another."""
+"""The files that agents and tools are loaded from, and signatures by which their changes are found."""
 
 import os
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import trio
 from agents import kinds, tools
 from engine.config import LoadedConfig
 
-# When it was written, how long it is, and which file it is; None where there is none.
+# Modification time, size and inode number; None if the file does not exist.
 Signature = tuple[int, int, int] | None
 Files = dict[Path, Signature]
 

@@ -1,7 +1,7 @@
-"""What tenants have published, from the control store into the registry: when it is first needed, and kept current.
+"""Published agents and tools, loaded from the control store into the registry on first use, and kept current.
 
-Nothing is read of a tenant that nobody asks for. Scripts were described when they were published, and what they said is
-kept with them, so that no worker is needed here. A call under way keeps the version that it began with.
+A tenant without requests costs nothing here. Scripts were described when they were published, and their declarations
+are stored with them, so no worker is needed. A call in progress keeps the version that it began with.
 """
 
 import os
@@ -31,7 +31,7 @@ from agents.shapes.parameters import Parameters
 from agents.shapes.shape import WrongShape
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from control.store import ControlStore
-from control.versions.records import ActiveVersion, Kept
+from control.versions.records import ActiveVersion, StoredVersion
 from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.tenant import Tenant
@@ -39,22 +39,22 @@ from sandbox.wire.limits import MIB
 
 log = structlog.get_logger("agents.active")
 
-# How often somebody who listens is told of what other processes published; whoever calls sees it at once.
+# Interval for notifying subscribers of what other processes published; a call sees it at once.
 LOOK_EVERY_S = 0.2
-# Of tenants without a request under way, this much is kept: scripts in bytes, and tenants at all. Tenants with more
-# than a share of the bytes make room first, so that a few large ones do not evict every small one.
-KEPT_BYTES = 64 * MIB
+# Bounds of the cache of tenants without requests in progress: bytes of scripts, number of tenants. Tenants with more
+# than a share of the bytes are evicted first, so that a few large ones do not evict every small one.
+KEPT_BYTES = 32 * MIB
 SHARE_BYTES = KEPT_BYTES // 16
 KEPT_TENANTS = 2_000
-# Of versions that are made what is called, as many are read at a time.
+# Bounds on the versions that are read from the store at a time.
 _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_VERSIONS = 64
-# A folder that was begun so long ago was left behind by a process that is gone.
+# An unfinished folder of this age was left behind by a process that has ended.
 _ABANDONED_S = 3600.0
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _TenantCache:
     """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept.
 
     `tenant` is as it last asked. `made` has what the registry holds, by the number of the version: a version never
@@ -72,7 +72,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What became of a version: an agent or tool that can be called, and what its publisher should know."""
+    """The agent or tool of a version, and warnings for its publisher."""
 
     agent: Agent | None
     tool: OfferedTool | None
@@ -81,10 +81,10 @@ class Made:
 
 
 class ActiveVersions:
-    """The published agents and tools of tenants, as far as somebody asks for them.
+    """The published agents and tools of tenants, loaded on demand.
 
-    `folder` says where the files of a tenant's packages are put for scripts to read. They are copies: the folder may be
-    removed while nothing runs.
+    `folder` returns the folder with the files of a tenant's packages, for scripts to read. They are copies: the folder
+    may be removed while nothing runs.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class ActiveVersions:
         self._changes = changes
         self._folder = folder
         # In the order of use, the least recent first.
-        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._held: OrderedDict[str, _TenantCache] = OrderedDict()
         # Invariant: the sizes of those without holders, together. What requests hold cannot make room: were it counted,
-        # a few large tenants with a long request would leave no place for anyone else.
+        # a few large tenants with long requests would leave no room for others.
         self._idle_size = 0
 
-    def at_hand(self, tenant: Tenant) -> "AtHand":
+    def published(self, tenant: Tenant) -> "PublishedBlock":
         """A block in which everything that the tenant has published, as of its beginning, can be called.
 
         Raises Problem `unavailable` when the control store cannot be read.
         """
-        return AtHand(self, tenant)
+        return PublishedBlock(self, tenant)
 
     async def renew(self, tenant: str) -> None:
         """Put what is active now into the place of what the registry holds, if that is at hand."""
@@ -120,11 +120,11 @@ class ActiveVersions:
             await self._renew(tenant, held)
 
     async def watch(self) -> None:
-        """Tell those who listen of what other processes change. Runs until cancelled."""
+        """Notify subscribers of changes by other processes. Runs until cancelled."""
         seen, there = self._control.generation(), self._control.path.exists()
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            # A store that another process has made is opened by asking it something.
+            # A store that another process has created is opened by the first query.
             made = not there and self._control.path.exists()
             if not made and self._control.generation() == seen:
                 continue
@@ -139,9 +139,9 @@ class ActiveVersions:
                         log.error("what a tenant published cannot be read", tenant=tenant, reason=problem.message)
 
     async def prepare(self, tenant: str, package: Package) -> bool:
-        """Put a package's files where its script will read them, before the version is kept. False: they are there.
+        """Write a package's files for its script, before the version is stored. Returns False if they exist already.
 
-        Raises Problem `unavailable` when they cannot be written; then nothing is half done.
+        Raises Problem `unavailable` when they cannot be written; then nothing was changed.
         """
         try:
             return await trio.to_thread.run_sync(_put_files, self._folder(tenant), package)
@@ -157,20 +157,20 @@ class ActiveVersions:
         """Remove the copy that `prepare` made, unless a version has this content: the upload was refused."""
         try:
             kept = await self._control.versions.has_content(tenant, package.digest)
-        except Problem as problem:  # it goes when the tenant's versions are read the next time
+        except Problem as problem:  # the copy is removed when the tenant's versions are next read
             log.error("the files of a refused upload stay for now", tenant=tenant, reason=problem.message)
             return
         if not kept:
             await trio.to_thread.run_sync(_remove_files, self._folder(tenant), package)
 
     def made(self, tenant: str, package: Package, said: object) -> Made:
-        """What can be called of a package whose script says this of itself. Raises WrongShape and Problem (400)."""
+        """The agent or tool of a package with this declaration. Raises WrongShape and Problem (400)."""
         return _made(self._engine, self._folder(tenant), package, said)
 
-    async def _hold(self, tenant: Tenant) -> _Held:
+    async def _hold(self, tenant: Tenant) -> _TenantCache:
         held = self._held.get(tenant.id)
         if held is None:
-            held = self._held[tenant.id] = _Held(tenant)
+            held = self._held[tenant.id] = _TenantCache(tenant)
         else:
             self._held.move_to_end(tenant.id)
             held.tenant = tenant
@@ -185,7 +185,7 @@ class ActiveVersions:
             raise
         return held
 
-    def _release(self, held: _Held) -> None:
+    def _release(self, held: _TenantCache) -> None:
         held.holders -= 1
         if not held.holders:
             self._idle_size += held.size
@@ -205,7 +205,7 @@ class ActiveVersions:
                 self._idle_size -= other.size
                 self._registry.publish(tenant, EMPTY)
 
-    async def _renew(self, tenant: str, held: _Held, *, asked: bool = False) -> None:
+    async def _renew(self, tenant: str, held: _TenantCache, *, asked: bool = False) -> None:
         """Read what is active. With `asked`, raises Problem quota_exceeded where the tenant has no CPU time left."""
         async with held.renewing:
             generation = self._control.generation()
@@ -216,7 +216,7 @@ class ActiveVersions:
                 made, complete = await self._made_of(tenant, held, active, asked)
                 published = _published_set(active, made)
                 if self._held.get(tenant) is not held:
-                    return  # it was put away meanwhile; whoever needs it reads it again
+                    return  # evicted meanwhile; the next request reads it again
                 before = self._registry.publish(tenant, published)
                 first, held.mark, held.made = held.mark is None, mark if complete else None, made
                 size = sum(each.size for each in active)
@@ -228,24 +228,24 @@ class ActiveVersions:
             held.generation = generation
 
     async def _made_of(
-        self, tenant: str, held: _Held, active: Sequence[ActiveVersion], asked: bool
+        self, tenant: str, held: _TenantCache, active: Sequence[ActiveVersion], asked: bool
     ) -> tuple[dict[int, Made], bool]:
         """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
         folder = self._folder(tenant)
-        # Copies of the files of others go. Where nothing is active all stay: they show that a control store was lost.
+        # Copies of inactive versions are removed. With none active all stay: they show that a control store was lost.
         if active and held.mark is None:
             await trio.to_thread.run_sync(_remove_others, folder, {each.digest for each in active})
         found = {each.n: held.made[each.n] for each in active if each.n in held.made and _has_files(held.made[each.n])}
         complete = True
         missing = [each for each in active if each.n not in found]
         if asked and missing:
-            with self._engine.work_for(held.tenant):  # refused before the work where the tenant's share is used up
+            with self._engine.work_for(held.tenant):  # refused before the work if the tenant has used up its share
                 pass
         unwritten = await trio.to_thread.run_sync(_without_files, folder, missing)
         for batch in _batches(missing, unwritten):
             numbers = [each.n for each in batch]
             whole = {each.digest for each in batch} & unwritten
-            kept = await self._control.versions.kept(tenant, numbers, whole)
+            kept = await self._control.versions.stored(tenant, numbers, whole)
             making = partial(_make_all, self._engine, folder, tenant, batch, kept)
             made, all_made, cpu_s = await trio.to_thread.run_sync(making)
             self._engine.charge(held.tenant, cpu_s)
@@ -260,8 +260,8 @@ class ActiveVersions:
             self._changes.tell(Change(agents=agents, tools=tools, tenant=tenant))
 
 
-class AtHand:
-    """The block that `ActiveVersions.at_hand` makes. A class, not a generator: one is entered for every request."""
+class PublishedBlock:
+    """The block that `ActiveVersions.published` makes. A class, not a generator: one is entered for every request."""
 
     __slots__ = ("_active", "_held", "_tenant")
 
@@ -277,11 +277,11 @@ class AtHand:
         self._active._release(self._held)
 
 
-# ---- from versions to what can be called; no trio, as this runs in a thread --------------------------------------
+# ---- from versions to agents and tools; no trio, as this runs in a thread ----------------------------------------
 
 
 def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> Iterator[list[ActiveVersion]]:
-    """The versions in parts of bounded size, each of at least one. Those whose files are not there are read whole."""
+    """The versions in batches of bounded size, each of at least one. A version whose files are missing counts whole."""
     batch: list[ActiveVersion] = []
     size = 0
     for each in versions:
@@ -296,23 +296,23 @@ def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> I
 
 
 def _make_all(
-    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, Kept]
+    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, StoredVersion]
 ) -> tuple[dict[int, Made], bool, float]:
-    """What can be called of these versions, whether that is all that could be, and the CPU seconds that it took."""
+    """The agents and tools of these versions, whether none is left to retry, and the CPU seconds that it took."""
     began_s = time.thread_time()
     found: dict[int, Made] = {}
     complete = True
     for each in active:
         if each.n not in kept:
-            continue  # gone since it was listed
+            continue  # deleted since it was listed
         try:
             package = restored(each.name, each.version, each.digest, kept[each.n].content, partial=kept[each.n].partial)
             _put_files(folder, package)
             found[each.n] = _made(engine, folder, package, kept[each.n].said, compiles=True)
         except OSError as error:
-            complete = False  # a full disk: worth another try
+            complete = False  # a full disk: worth a retry
             reason = f"its files cannot be written: {error}"
-        except (Problem, WrongShape) as wrong:  # kept by a version of the engine that knew other rules
+        except (Problem, WrongShape) as wrong:  # stored by a version of the engine with other rules
             reason = str(wrong)
         else:
             continue
@@ -339,7 +339,7 @@ def _has_files(made: Made) -> bool:
 
 
 def _made(engine: Engine, folder: Path, package: Package, said: object, *, compiles: bool = False) -> Made:
-    """What can be called of a package. `compiles` says that its schemas were compiled before."""
+    """The agent or tool of a package. `compiles` is true if its schemas have been compiled before."""
     making = Making(engine, _files_of(folder, package), BUILTIN_NAMES, compiles)
     if package.root == "agent":
         agent = packages(kinds.found())[package.kind].make(package, said, making)
@@ -353,17 +353,17 @@ def _made(engine: Engine, folder: Path, package: Package, said: object, *, compi
 
 
 def _files_of(folder: Path, package: Package) -> Path | None:
-    """Where the package's files are, for a script that has any beside itself."""
+    """The folder with the files beside the script; None if there are none."""
     return folder / package.digest if package.has_data else None
 
 
 def _without_files(folder: Path, active: Sequence[ActiveVersion]) -> set[str]:
-    """The digests of those whose files are not there."""
+    """The digests of the versions whose files are missing."""
     return {each.digest for each in active if not (folder / each.digest).is_dir()}
 
 
 def _put_files(folder: Path, package: Package) -> bool:
-    """Write the files of a package, all of them or none; False where they are. Who finds the folder finds it complete.
+    """Write the files of a package; False if they exist already. The folder appears complete, by a rename.
 
     Raises OSError.
     """
@@ -385,7 +385,7 @@ def _put_files(folder: Path, package: Package) -> bool:
         try:
             begun.rename(target)
         except OSError:
-            if not target.is_dir():  # else somebody was faster, with the same files
+            if not target.is_dir():  # else another process was faster, with the same files
                 raise
         return True
     finally:
@@ -395,21 +395,21 @@ def _put_files(folder: Path, package: Package) -> bool:
 def _remove_files(folder: Path, package: Package) -> None:
     with suppress(OSError):
         _remove_whole(folder / package.digest)
-    with suppress(OSError):  # others are in it
+    with suppress(OSError):  # not empty: it has the files of other packages
         folder.rmdir()
 
 
 def _remove_whole(path: Path) -> None:
-    """Remove a folder of files, under another name first: a folder under its own name is complete at every moment.
+    """Rename a folder of files, then remove it: a folder under its own name is complete at every moment.
 
-    Raises OSError. What is cut off midway is removed later, as what was begun and left behind.
+    Raises OSError. A removal that stops midway is finished later, as for unfinished folders.
     """
     gone = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.{uuid4().hex}"))
     shutil.rmtree(gone)
 
 
 def _remove_others(folder: Path, digests: set[str]) -> None:
-    """Remove copies that no active version needs, and what was begun and left behind."""
+    """Remove copies that no active version needs, and unfinished folders that were left behind."""
     try:
         found = list(folder.iterdir())
     except FileNotFoundError:

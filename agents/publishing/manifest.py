@@ -1,4 +1,4 @@
-"""An uploaded package: what a manifest may say, which files it may hold, and the address of its content. Pure."""
+"""Validation of an uploaded package: its manifest and its files. Pure."""
 
 import hashlib
 import json
@@ -16,40 +16,41 @@ from agents.package import Package, Root
 from agents.shapes.shape import MAX_ITEMS, AgentDeclaration, WrongShape, check_texts
 from agents.tool import Tool
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
+from control.records import hint
 from control.versions.grants import parse_grants
 from engine.config import Agents, Tools
 from engine.errors import Code, Problem
-from engine.names import nearest, valid_name
+from engine.names import valid_name
 from sandbox.wire.limits import MIB
 
-# What one upload may hold. More is a data set, which belongs into the knowledge store.
+# Bounds of one upload. More is a data set, which belongs in the knowledge store.
 MAX_FILES = 256
 MAX_PACKAGE_BYTES = 16 * MIB
-# Of a path, in bytes of UTF-8: file systems end at 255 for one name.
+# Bounds of a path, in bytes of UTF-8: file systems allow 255 for one name.
 MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 200
 MAX_DEPTH = 8
 MAX_ARGUMENTS = 64
-# Of every active version it is in memory, decoded: a list takes 64 bytes there, and three as JSON.
+# Bounds of `config`, which every active version has in memory, decoded: a list takes 64 bytes there, and three as JSON.
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_CONFIG_VALUES = 1_024
 
 _KEYS = ("name", "version", "kind", "main", "files", "tools", "arguments", "grants", "config")
-# Control, formatting (which turns writing round, or hides), lone surrogates, private and unassigned characters, and
-# those that break lines: none of them can be told apart by eye.
+# Control, formatting (which reverses text, or hides it), lone surrogates, private and unassigned characters, and line
+# separators: a reader cannot distinguish them.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _LUA_BYTECODE = "\x1bLua"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def restored(name: str, version: str, digest: str, kept: bytes, *, partial: bool = False) -> Package:
-    """The package of which this is the `content`, or with `partial` the `head`, as it was published.
+    """The published package whose `content`, or with `partial` whose `head`, this is.
 
-    Takes 5 ms of CPU a megabyte. Raises Problem also where the content is not what the digest says: the digest names a
+    Takes 5 ms of CPU a megabyte. Also raises Problem if the content does not match the digest: the digest names a
     folder, and rows may come from another machine.
     """
     if not _DIGEST.fullmatch(digest) or not (partial or hashlib.sha256(kept).hexdigest() == digest):
-        raise _bad("its content is not what its digest says")
+        raise _bad("its content does not match its digest")
     said = json.loads(kept)
     return parse_package(said.pop("root"), name, {"version": version, **said}, digest=digest, partial=partial)
 
@@ -59,16 +60,14 @@ def parse_package(
 ) -> Package:
     """The package in an upload for this name. Raises Problem: bad_request, too_large, conflict (a builtin's name).
 
-    `digest` is that of the content where it is known.
+    `digest` is that of the content, if known.
     """
     check_name(root, name)
     for key in body:
         if key not in _KEYS:
-            near = nearest(key, list(_KEYS))
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KEYS)}"
-            raise _bad(f"a manifest has no key {key[:64]!r}; {hint}")
+            raise _bad(f"a manifest has no key {key[:64]!r}; {hint(key, _KEYS)}")
     if body.get("name") not in (None, name):
-        raise _bad(f"the manifest is of {brief(body['name'])!r}, but was sent for '{name}'")
+        raise _bad(f"the manifest names {brief(body['name'])!r}, but was sent for '{name}'")
     files = _files(body.get("files"))
     main = body.get("main")
     if not isinstance(main, str):
@@ -99,7 +98,7 @@ def packages_of(root: Root) -> Mapping[str, Packages[Agent]] | Mapping[str, Pack
 
 
 def check_name(root: Root, name: str) -> None:
-    """Raises Problem for a name that nothing can be published under."""
+    """Raises Problem for a name that cannot be published."""
     if not valid_name(name) or not name.strip("."):
         raise _bad(
             f"{name[:80]!r} cannot name {'an agent' if root == 'agent' else 'a tool'}; "
@@ -110,7 +109,7 @@ def check_name(root: Root, name: str) -> None:
 
 
 def check_version(version: Any) -> str:
-    """A version's name, which is also a part of addresses. Raises Problem (400)."""
+    """The text of a version, which is also a part of URLs. Raises Problem (400)."""
     if not isinstance(version, str):
         raise _bad("version must be a text, like '1.0.0'")
     if not valid_name(version.replace("+", "-")) or not version.strip("."):
@@ -119,15 +118,15 @@ def check_version(version: Any) -> str:
 
 
 def folded(text: str) -> str:
-    """The text as somebody sees it who does not tell letter case or ways of writing the same letters apart.
+    """The text with differences of letter case and of Unicode normalization removed.
 
-    Two paths that are one in this form are one file on some disks.
+    Two paths with the same folded form are one file on some file systems.
     """
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def check_path(path: str) -> None:
-    """Raises Problem for a path that is not a plain one, below the package, which means the same on every machine."""
+    """Raises Problem unless the path is plain, below the package, and the same on every machine."""
 
     def refused(why: str) -> Problem:
         return _bad(f"files: the path {path[:120]!r} {why}")
@@ -139,7 +138,7 @@ def check_path(path: str) -> None:
     if path.startswith("/"):
         raise refused("is absolute; paths are relative to the package")
     if "\\" in path or ":" in path:
-        raise refused("holds '\\' or ':', which mean something else on other machines; parts are separated by '/'")
+        raise refused("holds '\\' or ':', which have other meanings on some machines; separate parts by '/'")
     parts = path.split("/")
     if len(parts) > MAX_DEPTH:
         raise refused(f"is deeper than {MAX_DEPTH} folders")
@@ -153,7 +152,7 @@ def check_path(path: str) -> None:
 
 
 def brief(value: Any) -> str:
-    """What stood in place of a text, for a message: a value of any size is not rendered to be cut."""
+    """A value for a message that expected a text, cut short. Large values are not rendered first."""
     if isinstance(value, str):
         return value[:64]
     return str(value)[:64] if isinstance(value, int | float | None) else "..."
@@ -169,7 +168,7 @@ def _files(given: Any) -> dict[str, str]:
     if len(given) > MAX_FILES:
         raise Problem(Code.TOO_LARGE, f"the package holds {len(given)} files; the most is {MAX_FILES}")
     size = 0
-    # Every path and every folder above one, as somebody sees it who cannot tell case or spelling apart.
+    # Every path and every folder above one, folded.
     taken: dict[str, tuple[str, bool]] = {}
     for path, text in sorted(given.items()):
         check_path(path)
@@ -198,7 +197,7 @@ def _kind(root: Root, kind: Any) -> str:
 
 
 def _not_yet(root: Root) -> list[str]:
-    """The kinds that the configuration has a table for, and that this version has no file for."""
+    """The kinds that have a table in the configuration, but no file in this version."""
     section, found = (Agents, set(kinds.found())) if root == "agent" else (Tools, set(tools.found()))
     return [table for table in section.model_fields if table not in found]
 
@@ -257,7 +256,7 @@ def _config(given: Any) -> dict[str, Any]:
 
 
 def _values(given: Any) -> int:
-    """How many values JSON data has, itself among them."""
+    """The number of values in JSON data, itself included."""
     count, pending = 0, [given]
     while pending:
         value = pending.pop()

@@ -1,7 +1,7 @@
-"""Publishing: an uploaded package becomes a version, and a version becomes what is called.
+"""Publishing: an uploaded package becomes a version, and a version becomes active.
 
-Everything that can be wrong with a package is found before anything is kept. What is kept, and what is active, changes
-in one transaction of the control store, together with its row in the audit log.
+All checks of a package come before anything is stored. The stored and the active versions change in one transaction of
+the control store, together with a row of the audit log.
 """
 
 import time
@@ -36,29 +36,32 @@ log = structlog.get_logger("agents.publishing")
 
 Action = Literal["activate", "approve", "deprecate"]
 
-# Which scope of a key an action takes. Approving lets a version do what it asks for, so it is not the uploader's to do.
+# The scope that each action requires. Approving grants what a version requests, so the uploader's scope is not enough.
 SCOPE: dict[Action, Scope] = {"activate": "publish", "approve": "admin", "deprecate": "publish"}
+
+# What is published may be read by those who upload it, and by those who approve it.
+READ: tuple[Scope, ...] = ("publish", "admin")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What came of an upload: the version as lists show it, and whether it is a new one."""
+    """The result of an upload: the version's entry in lists, and whether it is new."""
 
     version: dict[str, Any]
     created: bool
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for somebody to approve what it asks for."""
+        """Whether it waits for the approval of grants that it requests."""
         return bool(self.version["asks"])
 
 
 class Deciding:
-    """Which version of a name is called, and what it may do. Every method may raise Problem `unavailable`.
+    """Activates, approves and deprecates versions. Every method may raise Problem `unavailable`.
 
-    `limits_for` says which limits a tenant's run gets that asks for some; `renew` is awaited with the name of a tenant
-    whose active versions have changed; `charge` is told of the CPU seconds that looking at its versions took;
-    `work_for` opens a block of work on the tenant's account, and raises Problem where its share is used up.
+    `limits_for` returns the limits of a tenant's run that requests some; `renew` is awaited with the name of a tenant
+    whose active versions have changed; `charge` is called with the CPU seconds that work on its versions took;
+    `work_for` opens a block whose time is charged to the tenant, and raises Problem if it has used up its share.
     """
 
     def __init__(
@@ -78,10 +81,10 @@ class Deciding:
     async def change(
         self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, action: Action
     ) -> dict[str, Any]:
-        """Activate, approve (which activates, too) or deprecate a version; returns it as lists show it.
+        """Activate, approve (which also activates) or deprecate a version; returns its entry in lists.
 
         Raises Problem: forbidden (the key's scopes, or grants that only the operator may give), not_found, conflict,
-        quota_exceeded (what becomes active is made on the tenant's account: no CPU seconds left, or too many bytes).
+        quota_exceeded (the tenant has no CPU seconds left, or its active versions would take too many bytes).
         """
         require(who, SCOPE[action])
         if action != "deprecate" and not who.operator:
@@ -96,25 +99,48 @@ class Deciding:
 
     async def history(self, tenant: Tenant, who: Identity, root: Root, name: str) -> list[dict[str, Any]]:
         """Every version of a name, the newest first. Raises Problem: forbidden, not_found."""
-        require(who, "publish", "admin")
+        require(who, *READ)
         return await self._versions.history(
             tenant.id, root, name, self._free(tenant), charge=partial(self._charge, tenant)
         )
 
+    async def show(self, tenant: Tenant, who: Identity, root: Root, name: str, version: str) -> dict[str, Any]:
+        """A version with its manifest, its files and what it changes. Raises Problem: forbidden, not_found."""
+        require(who, *READ)
+        return await self._versions.show(
+            VersionId(tenant.id, root, name, version), self._free(tenant), charge=partial(self._charge, tenant)
+        )
+
+    async def changes(
+        self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, against: str
+    ) -> dict[str, Any]:
+        """What a version changes, beside another one of its name. Raises Problem: forbidden, not_found."""
+        require(who, *READ)
+        which = VersionId(tenant.id, root, name, version)
+        return await self._versions.changes(which, against, charge=partial(self._charge, tenant))
+
+    async def file(
+        self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, path: str
+    ) -> tuple[str, bytes]:
+        """The digest of a version, and one of its files. Raises Problem: forbidden, not_found."""
+        require(who, *READ)
+        which = VersionId(tenant.id, root, name, version)
+        return await self._versions.file(which, path, charge=partial(self._charge, tenant))
+
     async def _changed(self, tenant: Tenant) -> None:
-        """After a change of its versions: the tenant's next call finds what is active now."""
-        # It is done, whether the client is still there or not.
+        """Update the registry after a change of the tenant's versions."""
+        # The change is committed, so this must happen even if the client has disconnected.
         with trio.CancelScope(shield=True):
             await self._renew(tenant.id)
 
     def _free(self, tenant: Tenant) -> Grants:
-        """What needs no approval: the builtin tools, and the limits that every tenant has."""
+        """The grants that need no approval: the builtin tools, and the limits that every tenant has."""
         bound = self._limits_for({}, tenant)
         return Grants(tools=tuple(BUILTIN_NAMES), limits={name: bound[name] for name in bound.sources})
 
 
 class Publishing(Deciding):
-    """Publishes versions of agents and tools, too."""
+    """Also publishes versions of agents and tools."""
 
     def __init__(
         self,
@@ -125,27 +151,27 @@ class Publishing(Deciding):
         documents: Callable[[str], Awaitable[int]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`documents` says how many bytes a tenant's documents take."""
+        """`documents` returns the bytes of a tenant's documents."""
         super().__init__(control, engine.limits_for, active.renew, engine.charge, engine.work_for)
         self._engine = engine
         self._registry = registry
         self._active = active
         self._documents = documents
         self._clock = clock
-        # Invariant: an entry for every tenant with an upload that is being kept, or waits for that.
+        # Invariant: an entry for every tenant with an upload that is being stored, or waits to be.
         self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def publish(self, tenant: Tenant, who: Identity, root: Root, name: str, body: Mapping[str, Any]) -> Published:
-        """Keep an uploaded package as a version of this name; activate it unless it asks for more than was approved.
+        """Store an uploaded package as a version of this name; activate it unless it requests more than was approved.
 
         The same content again under its version changes nothing. Raises Problem: forbidden (the key's scopes),
-        bad_request and too_large (the package), conflict (the name, or another content of this version),
-        quota_exceeded, and what admission of the run refuses that asks the script what it is.
+        bad_request and too_large (the package), conflict (the name, or other content under this version),
+        quota_exceeded, and those of admission, for the run that describes the script.
         """
         require(who, "publish")
         asked = VersionId(tenant.id, root, name, brief(body.get("version")))
         try:
-            with self._engine.work_for(tenant):  # refused before the work where the tenant's share is used up
+            with self._engine.work_for(tenant):  # refused before the work if the tenant has used up its share
                 pass
             package, cpu_s = await trio.to_thread.run_sync(_parsed, root, name, body)
             self._engine.charge(tenant, cpu_s)
@@ -157,7 +183,7 @@ class Publishing(Deciding):
             warnings: tuple[str, ...] = ()
             if there is None:
                 self._check_source(tenant, package)
-                said = await self._said(tenant, package)
+                said = await self._declaration(tenant, package)
                 with self._engine.work_for(tenant):
                     made = self._active.made(tenant.id, package, said)
                 warnings = (*made.warnings, *self._lowered(tenant, package))
@@ -195,7 +221,7 @@ class Publishing(Deciding):
         return added
 
     def _turn(self, tenant: str) -> trio.Lock:
-        """One upload of a tenant's is kept at a time: what one takes back, another one must not have counted on."""
+        """The lock for storing a tenant's uploads one at a time: one that is undone removes the files that it wrote."""
         found = self._turns.get(tenant)
         if found is None:
             found = self._turns[tenant] = trio.Lock()
@@ -205,11 +231,11 @@ class Publishing(Deciding):
         agents, tools = self._registry.configured(tenant.id)
         names = agents if package.root == "agent" else tools
         if clash := next((name for name in names if folded(name) == folded(package.name)), None):
-            alike = "of this name" if clash == package.name else f"'{clash}', whose name differs in case alone"
+            alike = "of this name" if clash == package.name else f"'{clash}', whose name differs only in case"
             raise Problem(
                 Code.CONFLICT,
-                f"the operator's configuration offers {_article(package.root)} {alike} to this tenant, and that one "
-                f"would be called; publish '{package.name}' under another name",
+                f"the operator's configuration has {_article(package.root)} {alike} for this tenant, which takes "
+                f"precedence; publish '{package.name}' under another name",
             )
 
     def _check_source(self, tenant: Tenant, package: Package) -> None:
@@ -217,12 +243,12 @@ class Publishing(Deciding):
         if len(package.source) > bound:
             raise Problem(Code.TOO_LARGE, f"{package.main} is larger than {bound} bytes (limits.source_bytes)")
 
-    async def _said(self, tenant: Tenant, package: Package) -> object:
-        """What the script declares: it runs in a worker, on the tenant's account. Raises Problem."""
+    async def _declaration(self, tenant: Tenant, package: Package) -> object:
+        """The script's declaration, from a run in a worker at the tenant's expense. Raises Problem."""
         declaration = packages_of(package.root)[package.kind].declaration
         if declaration is None:
             return None
-        script = Script.of(package.main.rpartition("/")[2], package.source)
+        script = Script.from_source(package.main.rpartition("/")[2], package.source)
         try:
             said = await describe(package.name, script, package.root, self._engine, tenant)
         except Undescribed as undescribed:
@@ -237,7 +263,7 @@ class Publishing(Deciding):
                 ) from None
             what = "" if undescribed.outcome.value == "script_error" else f" ({undescribed.outcome.value})"
             raise Problem(Code.BAD_REQUEST, f"the script does not load{what}: {undescribed.message}") from None
-        # What is kept is what is known: the rest of the script's table is bounded by nothing but output_bytes.
+        # Only known fields are stored: the rest of the script's table is bounded by output_bytes alone.
         with self._engine.work_for(tenant):
             return declared_again(declaration(said))
 
@@ -251,18 +277,18 @@ class Publishing(Deciding):
 
 
 def require(who: Identity, *scopes: Scope) -> None:
-    """Raises Problem `forbidden` unless the key has one of these scopes, or it is the operator who asks.
+    """Raises Problem `forbidden` unless the key has one of these scopes, or the operator sends the request.
 
-    Where no keys are asked for, only the machine's own people publish: an open port is no invitation to leave code.
+    Without keys, only clients on this machine may publish: an open port must not let strangers upload code.
     """
     if not who.operator and who.key_id is None:
         raise Problem(Code.FORBIDDEN, "without keys, publishing is for clients on this machine")
     if not who.operator and who.scopes.isdisjoint(scopes):
-        raise Problem(Code.FORBIDDEN, f"this takes a key with the scope {' or '.join(map(repr, scopes))}")
+        raise Problem(Code.FORBIDDEN, f"this requires a key with the scope {' or '.join(map(repr, scopes))}")
 
 
 def _parsed(root: Root, name: str, body: Mapping[str, Any]) -> tuple[Package | Problem, float]:
-    """The package or why it is none, and the CPU seconds that it took: what is refused is charged, too."""
+    """The package or its error, and the CPU seconds that it took: a refused upload is charged, too."""
     began_s = time.thread_time()
     try:
         package: Package | Problem = parse_package(root, name, body)

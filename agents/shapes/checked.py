@@ -76,7 +76,7 @@ class CheckedSchema:
         self._schema = schema
         self._nodes = _nodes(schema)
         self._branching = _branches(schema)
-        # Invariant: not None exactly while the schema is in the cache _KEPT.
+        # Invariant: not None exactly while the schema is in the cache _CACHE.
         self._made: _Made | None = None
 
     def wrong(self, value: Any, working: Working = nullcontext) -> Wrong | None:
@@ -92,13 +92,13 @@ class CheckedSchema:
         made = self._made
         if made is None:
             with working():
-                made = _KEPT.make(self)
+                made = _CACHE.make(self)
         made.used = True
         if _is_small(value, made.few, made.short) and made.validator.is_valid(value):
             return None
         with working():  # counting is work too: 0.1 us a value
             counts = counted(value)
-        if made.total.of(counts) > MAX_WORK:
+        if made.total.work(counts) > MAX_WORK:
             yield
             with working():
                 needed = work(made.plan, value)
@@ -110,7 +110,7 @@ class CheckedSchema:
         if counts.values > PAUSE_VALUES:
             yield
         with working():
-            return None if made.validator.is_valid(value) else self._told(value, counts, made.validator)
+            return None if made.validator.is_valid(value) else self._describe(value, counts, made.validator)
 
     def made(self) -> _Made:
         """Compile the schema. Raises ValueError and ValidationError."""
@@ -127,7 +127,7 @@ class CheckedSchema:
         """About how many bytes the compiled schema takes."""
         return self._nodes * _NODE_BYTES + len(patterns_of(self._schema)) * _PATTERN_BYTES
 
-    def _told(self, value: Any, counts: Counts, validator: jsonschema_rs.Draft202012Validator) -> Wrong:
+    def _describe(self, value: Any, counts: Counts, validator: jsonschema_rs.Draft202012Validator) -> Wrong:
         if self._tellable(counts, self._nodes, self._branching):
             return _first(self._schema, value, validator)
         return self._narrowed(value)
@@ -156,7 +156,7 @@ class CheckedSchema:
         return small and (not branching or counts.values * nodes <= _TELL_ERRORS)
 
 
-class _Kept:
+class _SchemaCache:
     """The cache of compiled schemas, in the order of eviction. Invariant: `_size` is the sum of their sizes."""
 
     def __init__(self, most: int) -> None:
@@ -183,7 +183,7 @@ class _Kept:
         return made
 
 
-_KEPT = _Kept(KEPT_BYTES)
+_CACHE = _SchemaCache(KEPT_BYTES)
 
 
 def _is_small(value: Any, few: int, short: int) -> bool:

@@ -73,7 +73,7 @@ def _text(wrong: Wrong, params: Mapping[str, Any]) -> str:
     if wrong.keyword == "enum":
         allowed = ", ".join(f'"{str(value)[:64]}"' for value in expected[:_SHOWN_OPTIONS])
         more = ", ..." if len(expected) > _SHOWN_OPTIONS else ""
-        return f"parameter '{name}' must be one of [{allowed}{more}], got {_shown(wrong.seen)}"
+        return f"parameter '{name}' must be one of [{allowed}{more}], got {_as_text(wrong.seen)}"
     if not wrong.text:
         return f"parameter '{name}' does not match its schema" if name else "the parameters do not match their schema"
     return f"parameter '{name}': {wrong.text}" if name else wrong.text
@@ -103,5 +103,5 @@ def _json_type(value: Any) -> str:
             return "object"
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return f'"{value[:64]}"' if isinstance(value, str) else _json_type(value)

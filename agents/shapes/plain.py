@@ -23,15 +23,15 @@ def plain(value: Any, what: str, *, size: int, depth: int) -> Any:
     `size` bounds its JSON text in bytes, roughly; `depth` its nesting, which also catches a value that contains itself.
     Raises TooMuch, and WrongShape for values that JSON cannot represent: `what` and the path name it.
     """
-    return _Copy(what, size).of(value, depth, "")
+    return _Copier(what, size).copy(value, depth, "")
 
 
-class _Copy:
+class _Copier:
     def __init__(self, what: str, size: int) -> None:
         self._what = what
         self._left = size
 
-    def of(self, value: Any, depth: int, path: str) -> Any:
+    def copy(self, value: Any, depth: int, path: str) -> Any:
         if isinstance(value, BaseModel):
             value = self._dumped(value, path)
         match value:
@@ -51,10 +51,12 @@ class _Copy:
         match value:
             case list() | tuple():
                 self._spend(2 + len(value))
-                return [self.of(item, depth - 1, f"{path}[{index}]") for index, item in enumerate(value)]
+                return [self.copy(item, depth - 1, f"{path}[{index}]") for index, item in enumerate(value)]
             case Mapping():
                 self._spend(2 + 4 * len(value))
-                return {self._key(key, path): self.of(item, depth - 1, f"{path}.{key}") for key, item in value.items()}
+                return {
+                    self._key(key, path): self.copy(item, depth - 1, f"{path}.{key}") for key, item in value.items()
+                }
         raise self._wrong(path, "is not JSON data")
 
     def _key(self, key: Any, path: str) -> str:

@@ -139,8 +139,8 @@ def pattern_kib(pattern: str) -> int:
             continue
         return size
     raise WrongShape(
-        f"the pattern {pattern[:64]!r} is larger than {MAX_PATTERN_KIB} KiB when it is compiled, or is no pattern "
-        "(look-around and back-references are not there); for lengths, use minLength and maxLength"
+        f"the pattern {pattern[:64]!r} is larger than {MAX_PATTERN_KIB} KiB when it is compiled, or is not valid "
+        "(look-around and back-references are not supported); for lengths, use minLength and maxLength"
     )
 
 
@@ -149,7 +149,7 @@ def pattern_work(pattern: str) -> float:
     escapes = re.findall(r"\\(.)", pattern, re.DOTALL)
     bare = re.sub(r"\\.", "", pattern, flags=re.DOTALL)
     if any(flags[0] != "(?:" for flags in _FLAGS.finditer(bare)):
-        raise WrongShape(f"the pattern {pattern[:64]!r} has inline flags, which JSON Schema does not know")
+        raise WrongShape(f"the pattern {pattern[:64]!r} has inline flags, which JSON Schema does not have")
     spelled = sum(escape in _SPELLED_OUT for escape in escapes)
     properties = sum(escape in "pP" for escape in escapes)
     classes = spelled + bare.count("[") + bare.count(".")
@@ -214,7 +214,7 @@ def _check_keywords(schema: Mapping[str, Any], what: str) -> None:
     for each, again in subschemas(schema):
         if again and (keyword := next((key for key in UNEVALUATED if key in each), None)):
             raise WrongShape(
-                f"{what} uses {keyword} inside of what another one looks at; use additionalProperties or items there"
+                f"{what} uses {keyword} inside a schema that another one evaluates; use additionalProperties or items"
             )
 
 
@@ -275,8 +275,8 @@ def _from_list(declared: list[Any], what: str) -> dict[str, Any]:
 
 
 # Lua has one empty table; under these keywords it is a list.
-_LIST_KEYWORDS = {"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems", "examples"}
+LIST_KEYWORDS = {"required", "enum", "allOf", "anyOf", "oneOf", "prefixItems", "examples"}
 
 
 def _lists_restored(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: [] if key in _LIST_KEYWORDS and value == {} else value for key, value in schema.items()}
+    return {key: [] if key in LIST_KEYWORDS and value == {} else value for key, value in schema.items()}

@@ -63,7 +63,7 @@ class Weights:
         self.char += times * other.char
         self.pair += times * other.pair
 
-    def of(self, counts: "Counts") -> float:
+    def work(self, counts: "Counts") -> float:
         """The work on these numbers of values."""
         return (
             self.value * counts.values
@@ -220,12 +220,12 @@ def work(plan: Plan, value: Any) -> float:
         counts, names = Counts(), Counts()
         mappings, lists = _sorted_out(values, counts)
         names.names([*chain.from_iterable(mappings)])
-        total += plan.here.of(counts) + plan.keys.of(names)
+        total += plan.here.work(counts) + plan.keys.work(names)
         steps += len(values) + names.values
         if plan.within.value and (mappings or lists):
             inner = _counted([*mappings, *lists])
             steps += inner.values
-            total += plan.within.of(inner)
+            total += plan.within.work(inner)
         if total > MAX_WORK or steps > MAX_STEPS:
             return float("inf")
         pending += _below(plan, mappings, lists, names.values)

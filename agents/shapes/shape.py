@@ -28,7 +28,7 @@ Names = Annotated[list[str], Field(fail_fast=True)]
 
 
 def missing(root: str, name: str, functions: Sequence[str]) -> str:
-    """What is wrong with a table without this function, which has others."""
+    """The error for a table without this function, which suggests the most similar one of `functions`."""
     near = nearest(name, list(functions))
     return f"{root}.{name} is missing or not a function" + (f"; did you mean {root}.{near}?" if near else "")
 
@@ -91,7 +91,7 @@ class ToolDeclaration(BaseModel):
     functions: Names = []
 
 
-class _Answer(BaseModel):
+class _Resolved(BaseModel):
     """The return value of `agent.resolve`. Unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -149,7 +149,7 @@ def narrowed(declared: Sequence[str], allowed: Sequence[str] | None) -> tuple[st
 
 def agent_prompt(value: Any, declared: tuple[str, ...], words: Words = LUA) -> AgentPrompt:
     """The prompt in an answer of `resolve`. Its tools may only narrow the declared list. Raises WrongShape."""
-    answer = _checked(_Answer, value, "the answer of agent.resolve", ("tools", "messages"), words)
+    answer = _checked(_Resolved, value, "the answer of agent.resolve", ("tools", "messages"), words)
     tools = declared if answer.tools is None else tuple(dict.fromkeys(answer.tools))
     if beyond := set(tools).difference(declared):
         extra = next(tool for tool in tools if tool in beyond)

@@ -1,4 +1,4 @@
-"""One kind of tool a file: its class, and where `[tools]` configures it, `KIND`, by which it is found."""
+"""One kind of tool a file: its class, and for the kinds of `[tools]`, `KIND`, by which it is found."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,5 +8,5 @@ from agents.tool import Tool
 
 
 def found() -> Mapping[str, Kind[Any, Tool]]:
-    """The kinds of tools that are configured, by their tables of the configuration."""
+    """The kinds of tools that can be configured, by their tables of the configuration."""
     return discover(__name__, __path__)

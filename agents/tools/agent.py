@@ -1,4 +1,4 @@
-"""An agent offered as a tool (`expose = ["prompt", "tool"]`), for clients that know tools only."""
+"""An agent exposed as a tool (`expose = ["prompt", "tool"]`), for clients that support only tools."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,8 +38,8 @@ class AgentTool:
     agent: Agent
 
     @classmethod
-    def of(cls, agent: Agent, *, harmless: bool) -> "AgentTool":
-        """The tool of an agent; `harmless` is whether making its prompt can change nothing."""
+    def from_agent(cls, agent: Agent, *, harmless: bool) -> "AgentTool":
+        """The tool of an agent; `harmless` is true if making its prompt has no side effects."""
         about = agent.info
         properties: dict[str, Any] = {}
         for argument in about.arguments:
@@ -62,7 +62,7 @@ class AgentTool:
         return cls(info, agent)
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
-        """Resolve the agent. Raises Problem as that does."""
-        # An agent may list itself among its tools; to the agent it is a tool like any other that is under way.
+        """Resolve the agent. Raises Problem as `resolve` does."""
+        # An agent may list itself among its tools: this call is in the chain of callers like that of any other tool.
         resolved = await self.agent.resolve(params, replace(call, callers=(*around(call), self.info.name)))
         return Called(resolved.prompt.model_dump(mode="json"), resolved.run)

@@ -124,7 +124,7 @@ class BuiltinTool:
 
 
 def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[BuiltinTool, ...]:
-    """The three tools. `store_of` has the store of each tenant; `default_limit` is `retrieval.final_limit`."""
+    """The three tools. `store_of` returns the store of a tenant; `default_limit` is `retrieval.final_limit`."""
 
     async def search(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
         if not params["query"].strip():

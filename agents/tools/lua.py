@@ -15,7 +15,7 @@ from agents.shapes.checked import CheckedSchema
 from agents.shapes.parameters import checking_answer
 from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
 from agents.shapes.shape import ToolAnnotations, ToolDeclaration, WrongShape, missing, narrowed, tool_declaration
-from agents.tool import Called, Tool, ToolInfo
+from agents.tool import Called, Tool, ToolInfo, envelope_warnings
 from engine.config import ScriptEntry
 from engine.host.pieces import in_pieces
 from engine.run import Authority
@@ -31,17 +31,17 @@ class LuaTool:
     _answers: CheckedSchema | None
 
     @classmethod
-    def of(cls, script: LuaScript, said: ToolDeclaration, *, compiles: bool = False) -> "LuaTool":
-        """A tool as it described itself. Raises WrongShape without `execute`, or for schemas that are none.
+    def from_declaration(cls, script: LuaScript, said: ToolDeclaration, *, compiles: bool = False) -> "LuaTool":
+        """The tool as its script declares it. Raises WrongShape without `execute`, or for invalid schemas.
 
-        `compiles` says that its schemas were compiled before.
+        `compiles` is true if its schemas have been compiled before.
         """
         if "execute" not in said.functions:
             raise WrongShape(missing("tool", "execute", said.functions))
         returns = returns_schema(said.returns, compiles=compiles)
         authority = script.authority(narrowed(said.tools, script.entry.tools))
         hints = said.annotations or ToolAnnotations()
-        # Whoever may neither reach a host nor call a tool can change nothing: the sandbox sees to that.
+        # A script that may neither reach a host nor call a tool has no side effects: the sandbox ensures that.
         harmless = not authority.hosts and not authority.tools
         info = ToolInfo(
             name=script.name,
@@ -58,7 +58,7 @@ class LuaTool:
         return cls(info, script, authority, None if returns is None else CheckedSchema(returns))
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
-        """Run `tool.execute`. Raises Problem `tool_error` and those of limits, or what admission refuses."""
+        """Run `tool.execute`. Raises Problem: `tool_error`, those of limits, and those of admission."""
         given = with_defaults(self.info.parameters, params)
         result = await self.script.run("execute", (given,), call, self.authority)
         try:
@@ -76,7 +76,7 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Tool:
     if isinstance(before, LuaTool) and before.script.same(script):
         return before
     said = tool_declaration(await loading.described(script))
-    tool = LuaTool.of(script, said)
+    tool = LuaTool.from_declaration(script, said)
     loading.note_name(place, said.name)
     return tool
 
@@ -84,9 +84,8 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Tool:
 def _make(package: Package, said: object, making: Making) -> Made[Tool]:
     declared = tool_declaration(said)
     allowed, warnings = making.allowed(package, declared.tools)
-    tool = LuaTool.of(making.script(package, allowed), declared, compiles=making.compiles)
-    if "arguments" in tool.info.parameters["properties"]:
-        warnings += ("a parameter is called 'arguments'; a request that gives it alone is taken for the envelope",)
+    tool = LuaTool.from_declaration(making.script(package, allowed), declared, compiles=making.compiles)
+    warnings += envelope_warnings(tool.info)
     tool = replace(
         tool, authority=replace(tool.authority, folder=None if making.folder is None else str(making.folder))
     )

@@ -25,7 +25,7 @@ from engine.host.pieces import in_pieces
 
 @dataclass(frozen=True, slots=True)
 class PythonTool:
-    """A tool that an author's object describes and executes. `model` is what its parameters are made into, if any."""
+    """A tool that an author's object describes and executes. `model` is the class of its parameters, if it has one."""
 
     info: ToolInfo
     code: PythonCode
@@ -34,12 +34,12 @@ class PythonTool:
     _answers: CheckedSchema | None
 
     @classmethod
-    def of(cls, code: PythonCode) -> "PythonTool":
-        """A tool as its object describes itself. Raises WrongShape and Unusable."""
+    def from_code(cls, code: PythonCode) -> "PythonTool":
+        """The tool as its object declares it. Raises WrongShape and Unusable."""
         said = tool_declaration(code.declared("tools", "parameters", "returns", "annotations"), JSON)
         model = said.parameters if _is_model(said.parameters) else None
         returns = returns_schema(_schema(said.returns, "returns", "serialization"))
-        hints = said.annotations or ToolAnnotations()  # nothing is known but what its author says: it is not confined
+        hints = said.annotations or ToolAnnotations()  # only its author knows its side effects: it is not confined
         info = ToolInfo(
             name=code.name,
             title=said.title,
@@ -75,7 +75,7 @@ class PythonTool:
         if self.model is None:
             return filled
         try:
-            # As JSON, so that a strict model takes what JSON has no type for (a date is a text).
+            # As JSON, so that a strict model accepts texts for types that JSON does not have (a date).
             return self.model.model_validate_json(json.dumps(filled))
         except ValidationError as invalid:
             first = invalid.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -89,7 +89,7 @@ def _is_model(declared: Any) -> bool:
 
 
 def _schema(declared: Any, what: str, mode: Literal["validation", "serialization"]) -> Any:
-    """A declared schema as it stands; of a pydantic model, its schema with every definition in its place."""
+    """A declared schema unchanged; for a pydantic model, its schema with every reference replaced by its definition."""
     if not _is_model(declared):
         return declared
     try:
@@ -110,12 +110,12 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...],
         return rest
     name = node["$ref"].removeprefix("#/$defs/")
     if name in inside:
-        raise WrongShape(f"tool.{what}: {name} holds itself, which a schema that stands by itself cannot say")
+        raise WrongShape(f"tool.{what}: {name} holds itself, which a schema without references cannot express")
     return _inlined(definitions[name], definitions, (*inside, name), what) | rest
 
 
 async def _load(place: Place, entry: PythonEntry, loading: Loading) -> Tool:
-    return PythonTool.of(await loading.code(place, entry))
+    return PythonTool.from_code(await loading.code(place, entry))
 
 
 KIND = Kind(table="python", load=_load)

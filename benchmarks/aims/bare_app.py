@@ -1,10 +1,10 @@
 """Unprotected apps on Hypercorn and trio, to compare the engine's server with.
 
-    python -m benchmarks.aims.bare_app raw|quart PORT
+    python -m benchmarks.aims.bare_app raw|quart
 
-`raw` is a plain ASGI callable, `quart` the same route in Quart-Trio. `POST /prompt` runs the function of `floor.py` in
-a Lua state of the server's own process, kept for all requests; the document comes from memory. Prints a line when it
-listens.
+`raw` is a plain ASGI callable, `quart` the same route in Quart-Trio. `POST /prompt` runs the function of the job in
+a Lua state of the server's own process, kept for all requests; the document comes from memory. Prints the address once
+it listens there.
 """
 
 import json
@@ -16,15 +16,9 @@ import trio
 from hypercorn.config import Config
 from lupa.lua54 import LuaRuntime
 
-from benchmarks.aims.floor import DOCUMENT
-from engine.bridge import knowledge
-
-JOB = """
-return function(id, get)
-    local document = get(id)
-    return { system = "Read " .. document.title, characters = #document.body }
-end
-"""
+from benchmarks.aims.floor_worker import JOB
+from benchmarks.aims.job import AS_JSON, DOCUMENT
+from benchmarks.aims.mcp_peers import ANNOUNCED, free_port
 
 
 class Job:
@@ -32,15 +26,14 @@ class Job:
 
     def __init__(self) -> None:
         self._lua = LuaRuntime()
-        self._run = self._lua.execute(JOB)
-        self._document = {k: v for k, v in knowledge.document_as_json(DOCUMENT).items() if v is not None}
+        self._run = self._lua.execute(JOB, self._host)
 
     def answer(self, body: bytes) -> bytes:
-        found = self._run(json.loads(body)["id"], self._get)
+        found = self._run(json.loads(body)["id"])
         return json.dumps({"system": found["system"], "tools": [], "messages": []}).encode()
 
-    def _get(self, document_id: str) -> Any:
-        return self._lua.table_from(self._document) if document_id == DOCUMENT.id else None
+    def _host(self, name: str, document_id: str) -> Any:
+        return self._lua.table_from(AS_JSON) if document_id == DOCUMENT.id else None
 
 
 def raw_app() -> Any:
@@ -82,15 +75,15 @@ def quart_app() -> Any:
     return app
 
 
-async def serve(app: Any, port: int) -> None:
+async def serve(app: Any) -> None:
     config = Config()
-    config.bind = [f"127.0.0.1:{port}"]
+    config.bind = [f"127.0.0.1:{free_port()}"]
     config.errorlog = None
     async with trio.open_nursery() as nursery:
         # The type of Hypercorn's task_status is older than Trio's.
         await nursery.start(lambda task_status: hypercorn.trio.serve(app, config, task_status=task_status))
-        print("listening", flush=True)
+        print(f"{ANNOUNCED}{config.bind[0]}", flush=True)
 
 
 if __name__ == "__main__":
-    trio.run(serve, {"raw": raw_app, "quart": quart_app}[sys.argv[1]](), int(sys.argv[2]))
+    trio.run(serve, {"raw": raw_app, "quart": quart_app}[sys.argv[1]]())

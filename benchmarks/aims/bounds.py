@@ -1,4 +1,5 @@
-"""Figures that must not grow: how far a hostile run exceeds its deadline, and the cost of a run with many tenants.
+"""Figures that must not grow: how far a hostile run exceeds its deadline, the cost of a run with many tenants, and the
+memory of idle workers.
 
     python -m benchmarks.aims.bounds
 
@@ -8,19 +9,22 @@ prints the scheduler's CPU time for a run by the number of waiting tenants; `ben
 import os
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
 
+import psutil
 import trio
 
-from benchmarks.aims.contest import tree_cpu_s
-from benchmarks.aims.floor import AGENT, DOCUMENT, OneDocument
+from benchmarks.aims.floor import open_floor
+from benchmarks.aims.harness import take_turns, tree_cpu_s
+from benchmarks.aims.job import job, open_job_engine
 from benchmarks.report import machine
-from engine.bridge import knowledge
-from engine.config import Config, LimitsConfig, SandboxConfig
+from engine.config import Config, SandboxConfig
 from engine.engine import Engine, open_engine
-from engine.run import RunRequest, Script
-from engine.scheduling.scheduler import Refused, Scheduler
+from engine.run import RunRequest
+from engine.scheduling.scheduler import NotAdmitted, Scheduler
 from engine.tenant import DEFAULT_TENANT, Tenant
 from sandbox.wire.outcome import Outcome
 
@@ -36,27 +40,6 @@ HOSTILE = {
 }
 
 
-@asynccontextmanager
-async def open_with(sandbox: SandboxConfig, queue_timeout_s: float = 10) -> AsyncIterator[Engine]:
-    """An engine with the one document of `floor.py`."""
-    config = Config(sandbox=sandbox, limits=LimitsConfig(queue_timeout_s=queue_timeout_s))
-    async with open_engine(config, knowledge.functions(lambda _: OneDocument(), default_limit=12)) as engine:
-        yield engine
-
-
-def request_of(engine: Engine, tenant: Tenant, source: bytes, asked: dict[str, float]) -> RunRequest:
-    return RunRequest(
-        tenant=tenant,
-        name="floor",
-        script=Script.of("floor.lua", source),
-        root="agent",
-        method="resolve",
-        args=({"id": DOCUMENT.id}, {}),
-        limits=engine.limits_for(asked, tenant),
-        grants=frozenset({knowledge.GET}),
-    )
-
-
 # ---- deadlines --------------------------------------------------------------------------------------------------
 
 
@@ -64,11 +47,11 @@ async def ends(rounds: int) -> dict[str, list[float]]:
     """The time by which each hostile run exceeded its deadline, from the call to the answer: kind -> rounds."""
     seen: dict[str, list[float]] = {name: [] for name in HOSTILE}
     asked: dict[str, float] = {"timeout_s": DEADLINE_S, "cpu_s": 10, "host_calls": 10_000}
-    async with open_with(SandboxConfig(workers=2)) as engine:
+    async with open_job_engine(SandboxConfig(workers=2)) as engine:
         for _ in range(rounds):
             for name, body in HOSTILE.items():
                 source = f"agent = {{}}\nfunction agent.resolve(args, config, context)\n{body}\nend\n".encode()
-                result = await engine.execute(request_of(engine, DEFAULT_TENANT, source, asked))
+                result = await engine.execute(job(engine, DEFAULT_TENANT, source, asked))
                 if result.outcome is Outcome.CALL_LIMIT:  # it used up its calls before the deadline: no figure
                     continue
                 if result.outcome is not Outcome.TIMEOUT:
@@ -90,17 +73,17 @@ async def costs(rounds: int, seconds: float) -> dict[str, list[float]]:
     Each run has its own process (`execution` isolation): with `tenant` isolation, the first figure would measure how
     often a worker is reused.
     """
-    seen: dict[str, list[float]] = {"one": [], "many": []}
     few, many = [DEFAULT_TENANT], [Tenant(f"t{number}") for number in range(MANY)]
-    for number in range(rounds):
-        for name, tenants, each in (("one", few, 2), ("many", many, WAITING))[:: -1 if number % 2 else 1]:
-            sandbox = SandboxConfig(workers=2, isolation="execution")
-            async with open_with(sandbox, queue_timeout_s=600) as engine:
-                seen[name].append(await _cpu_us(engine, tenants, each, seconds))
-    return seen
+    turns = {"one": partial(_cpu_us, few, 2, seconds), "many": partial(_cpu_us, many, WAITING, seconds)}
+    return await take_turns(turns, rounds)
 
 
-async def _cpu_us(engine: Engine, tenants: list[Tenant], each: int, seconds: float) -> float:
+async def _cpu_us(tenants: list[Tenant], each: int, seconds: float) -> float:
+    async with open_job_engine(SandboxConfig(workers=2, isolation="execution"), queue_timeout_s=600) as engine:
+        return await _cpu_us_on(engine, tenants, each, seconds)
+
+
+async def _cpu_us_on(engine: Engine, tenants: list[Tenant], each: int, seconds: float) -> float:
     """CPU microseconds per run while every tenant keeps `each` runs in progress or queued."""
     ended = 0
 
@@ -114,7 +97,7 @@ async def _cpu_us(engine: Engine, tenants: list[Tenant], each: int, seconds: flo
 
     async with trio.open_nursery() as nursery:
         for tenant in tenants:
-            request = request_of(engine, tenant, AGENT, {})
+            request = job(engine, tenant)
             for _ in range(each):
                 nursery.start_soon(keep_asking, request)
         await trio.sleep(seconds / 2)  # by now all of them have sent their calls
@@ -127,6 +110,72 @@ async def _cpu_us(engine: Engine, tenants: list[Tenant], each: int, seconds: flo
     return cpu_s / runs * 1e6
 
 
+# ---- memory of idle workers -------------------------------------------------------------------------------------
+
+# Proportional set size (PSS) counts a page that N processes share as one Nth each.
+
+# Number of idle workers, and of plain ones beside them: enough to spread shared pages as on a server.
+FLEET = 16
+_LOOKS, _LOOK_EVERY_S = 240, 0.25
+
+
+class Unreadable(Exception):
+    """The memory of another user's process cannot be read. One line with the remedy."""
+
+
+def pss_bytes(pid: int) -> int:
+    """PSS of one process. Raises Unreadable."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (PermissionError, FileNotFoundError, ProcessLookupError):
+        raise Unreadable("the memory of confined workers can be read by root only, and on Linux only") from None
+    return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
+
+
+async def idle_fleet(count: int) -> tuple[float, int]:
+    """PSS of `count` idle confined workers: the mean of one, and of all with the processes that forked them.
+
+    In bytes. Raises Unreadable, and RuntimeError if so many cannot be started.
+    """
+    config = Config(sandbox=SandboxConfig(workers=2, reserve=count))
+    known = {process.pid for process in psutil.Process().children(recursive=True)}
+    async with open_engine(config, ()):
+
+        def ours() -> dict[int, int]:
+            """Our descendants with their parents, in one pass over all processes, as there may be hundreds."""
+            children = psutil.Process().children(recursive=True)
+            return {process.pid: process.ppid() for process in children if process.pid not in known}
+
+        def workers() -> list[int]:
+            found = ours()
+            return [pid for pid in found if pid not in found.values()]
+
+        await _until(lambda: len(workers()) >= count, f"{count} idle workers")
+        each = [pss_bytes(pid) for pid in workers()]
+        return sum(each) / len(each), sum(map(pss_bytes, ours()))
+
+
+async def plain_fleet(count: int) -> float:
+    """Mean PSS in bytes of so many floor workers, after one run each: Python, lupa and one Lua state, nothing else."""
+    known = {process.pid for process in psutil.Process().children()}
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            run = await stack.enter_async_context(open_floor("warm"))
+            await run()
+        fleet = [process.pid for process in psutil.Process().children() if process.pid not in known]
+        return sum(map(pss_bytes, fleet)) / len(fleet)
+
+
+async def _until(true: Callable[[], bool], what: str) -> None:
+    """Poll for processes that do not signal when they are ready. Raises RuntimeError."""
+    for _ in range(_LOOKS):
+        if true():
+            await trio.sleep(0.5)  # the last process is still loading
+            return
+        await trio.sleep(_LOOK_EVERY_S)
+    raise RuntimeError(f"{what} were not there within {_LOOKS * _LOOK_EVERY_S:g} s")
+
+
 # ---- the scheduler alone ----------------------------------------------------------------------------------------
 
 
@@ -135,7 +184,7 @@ def steps(tenants: int, runs: int) -> float:
     scheduler = Scheduler(slots=2, places=14)
 
     def offer(number: int, now: float) -> None:
-        if isinstance(scheduler.offer(f"t{number}", now, queue_length=WAITING), Refused):
+        if isinstance(scheduler.offer(f"t{number}", now, queue_length=WAITING), NotAdmitted):
             raise RuntimeError("a run was refused")
 
     for number in range(tenants):

@@ -16,15 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import psutil
-
 from benchmarks.aims import peers
-from benchmarks.aims.floor import DOCUMENT
+from benchmarks.aims.harness import ROOT, one_round, ratio, tree_cpu_s
+from benchmarks.aims.job import AS_JSON
 from benchmarks.aims.peers import Peer
 from benchmarks.report.figures import percentile
-from engine.bridge import knowledge
 
-ROOT = Path(__file__).resolve().parents[2]
 PEERS_FOLDER = ROOT / ".peers"
 WORKERS = 2  # processes that serve runs, for contestants that use processes
 
@@ -69,11 +66,6 @@ class Seen:
     def median(self, figure: str) -> float:
         values: list[float] = getattr(self, figure)
         return statistics.median(values)
-
-
-def ratio(this: Sequence[float], beside: Sequence[float]) -> float:
-    """The median of the rounds' ratios: a round that was slow for all contestants counts like any other."""
-    return statistics.median(one / other for one, other in zip(this, beside, strict=True))
 
 
 @dataclass(slots=True)
@@ -176,19 +168,6 @@ class Contestant:
         seen.cpu_us.append(cpu_s / answer["runs"] * 1e6)
 
 
-def tree_cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its descendants, including those that have ended and were waited for."""
-    total = 0.0
-    root = psutil.Process(pid)
-    for process in (root, *root.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue  # it has ended; its parent's figures include its CPU time
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
 def missing(peer: Peer, python: Path) -> str | None:
     """What a peer lacks here, and how to install it; None if it can start."""
     for need, how in peer.needs.items():
@@ -196,12 +175,13 @@ def missing(peer: Peer, python: Path) -> str | None:
         if kind != "python":
             if shutil.which(need) is None:
                 return f"{need} is not installed: {how}"
-        elif not _imports(python, module):
+        elif not imports(python, module):
             return f"{module} is not installed: {how}"
     return None
 
 
-def _imports(python: Path, module: str) -> bool:
+def imports(python: Path, module: str) -> bool:
+    """Whether an interpreter is there and has the module."""
     command = [str(python), "-c", f"import {module}"]
     return python.exists() and subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -219,7 +199,6 @@ def hold(rounds: int, seconds: float, folder: Path = PEERS_FOLDER, who: Sequence
     A contestant that fails is left out from then on, and its figures are discarded.
     """
     contest = Contest(rounds)
-    document = {name: value for name, value in knowledge.document_as_json(DOCUMENT).items() if value is not None}
     with ExitStack() as stack:
         here: list[Contestant] = []
         for peer in who:
@@ -229,14 +208,14 @@ def hold(rounds: int, seconds: float, folder: Path = PEERS_FOLDER, who: Sequence
                 continue
             contestant = stack.enter_context(Contestant(peer, python))
             try:
-                contest.versions[peer.name] = contestant.ask({"document": document, "workers": WORKERS})["ready"]
+                contest.versions[peer.name] = contestant.ask({"document": AS_JSON, "workers": WORKERS})["ready"]
             except Absent as absent:
                 contest.absent[peer.name] = str(absent)
             else:
                 here.append(contestant)
         for number in range(rounds):
             for kind in kinds(seconds):
-                for contestant in here[:: -1 if number % 2 else 1]:
+                for contestant in one_round(here, number):
                     if kind.asks(contestant.peer.name):
                         seen = contest.seen.setdefault((contestant.peer.name, kind.name), Seen())
                         try:

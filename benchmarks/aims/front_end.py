@@ -7,22 +7,20 @@ servers stay up and take turns.
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import psutil
 import trio
 
-from benchmarks.aims.floor import AGENT, DOCUMENT, pin
-from benchmarks.aims.http_latency import ROOT, serving
+from benchmarks.aims.harness import Server, cpu_s, in_flight, on_cores, place, serving, started, take_turns
+from benchmarks.aims.job import AGENT, DOCUMENT
 from benchmarks.targets import documents
-from benchmarks.targets.address import Address
 from benchmarks.targets.client import Client
 from knowledge.chunking import split
 from knowledge.sqlite.store import open_store
@@ -36,42 +34,27 @@ _ANSWER_WITHIN_S = 30.0
 class Front:
     """A running server, and the request for it."""
 
-    address: Address
+    server: Server
     path: str
     body: bytes
 
 
 @asynccontextmanager
-async def open_bare(kind: str) -> AsyncIterator[tuple[Front, int]]:
-    """An unprotected app; yields the request for it, and its process id."""
-    port = _free_port()
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "benchmarks.aims.bare_app", kind, str(port)], cwd=ROOT, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        with trio.fail_after(_ANSWER_WITHIN_S):
-            said = b""
-            while not said.endswith(b"\n"):
-                if not (data := await process.stdout.receive_some()):
-                    raise RuntimeError(f"the {kind} app did not start")
-                said += data
-        body = json.dumps({"id": DOCUMENT.id}).encode()
-        yield Front(Address("127.0.0.1", port, f"127.0.0.1:{port}"), "/prompt", body), process.pid
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
-            await process.wait()
+async def open_bare(kind: str) -> AsyncIterator[Front]:
+    """An unprotected app."""
+    async with started([sys.executable, "-m", "benchmarks.aims.bare_app", kind]) as server:
+        yield Front(server, "/prompt", json.dumps({"id": DOCUMENT.id}).encode())
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@asynccontextmanager
+async def open_engine(config: Path, body: bytes) -> AsyncIterator[Front]:
+    """The engine's server."""
+    async with serving(config, stderr=subprocess.DEVNULL) as server:
+        yield Front(server, "/agents/floor/prompt", body)
 
 
 async def fill(folder: Path) -> tuple[Path, bytes]:
-    """A configuration with the agent of `floor.py`, and its document in a filled store; and the request's body."""
+    """A configuration with the agent of the job, and its document in a filled store; and the request's body."""
     script, store_path, config = folder / "floor.lua", folder / "knowledge.sqlite", folder / "engine.toml"
     script.write_bytes(AGENT)
     config.write_text(
@@ -95,45 +78,25 @@ async def fill(folder: Path) -> tuple[Path, bytes]:
 # ---- the rate on one core ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def split_cores(front: int) -> Iterator[None]:
-    """Give the first core to one process, and the second to this process and to the children of the other."""
-    everywhere = os.sched_getaffinity(0)
-    first, second = sorted(everywhere)[:2]
-    for thread in psutil.Process(front).threads():
-        os.sched_setaffinity(thread.id, {first})
-    for child in psutil.Process(front).children(recursive=True):
-        child.cpu_affinity([second])
-    pin({second})
-    try:
-        yield
-    finally:
-        pin(everywhere)
-
-
-async def rate(front: Front, pid: int, seconds: float) -> float:
+async def rate(front: Front, seconds: float) -> float:
     """Requests per second of CPU time of the front end's process, with eight in flight.
 
     That is the capacity of one core even if the client or other load on the machine keeps the front end waiting; a rate
     by the clock would be limited by a slow client. Any wrong answer is an error.
     """
-    client = Client(front.address)
+    client = Client(front.server.address)
     ended = 0
     until = trio.current_time() + seconds
-    before = psutil.Process(pid).cpu_times()
+    before = cpu_s(front.server.pid)
 
     async def ask() -> None:
         nonlocal ended
-        while trio.current_time() < until:
-            await ask_once(client, front)
-            ended += 1
+        await ask_once(client, front)
+        ended += 1
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(CONCURRENCY):
-            nursery.start_soon(ask)
+    await in_flight(ask, CONCURRENCY, lambda: trio.current_time() < until)
     client.close()
-    after = psutil.Process(pid).cpu_times()
-    return ended / (after.user + after.system - before.user - before.system)
+    return ended / (cpu_s(front.server.pid) - before)
 
 
 async def ask_once(client: Client, front: Front) -> None:
@@ -144,28 +107,21 @@ async def ask_once(client: Client, front: Front) -> None:
 
 async def rates(rounds: int, seconds: float) -> dict[str, list[float]]:
     """Requests per second of front-end CPU of the engine and of both unprotected apps, a figure for each round."""
-    seen: dict[str, list[float]] = {"engine": [], "raw": [], "quart": []}
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+
+    async def turn(front: Front) -> float:
+        place(front.server.pid, first, second)
+        with on_cores({second}):
+            await rate(front, seconds / 4)  # warm-up
+            return await rate(front, seconds)
+
     with tempfile.TemporaryDirectory(prefix="engine-front-") as temporary:
         config, body = await fill(Path(temporary))
         async with AsyncExitStack() as stack:
-            known = {process.pid for process in psutil.Process().children()}
-            address = await stack.enter_async_context(serving(config, stderr=subprocess.DEVNULL))
-            (server,) = (process.pid for process in psutil.Process().children() if process.pid not in known)
-            fronts = {"engine": (_engine(address, body), server)}
+            fronts = {"engine": await stack.enter_async_context(open_engine(config, body))}
             for kind in ("raw", "quart"):
                 fronts[kind] = await stack.enter_async_context(open_bare(kind))
-            for number in range(rounds):
-                for name in list(fronts)[:: -1 if number % 2 else 1]:
-                    front, pid = fronts[name]
-                    with split_cores(pid):
-                        await rate(front, pid, seconds / 4)  # warm-up
-                        seen[name].append(await rate(front, pid, seconds))
-    return seen
-
-
-def _engine(address: str, body: bytes) -> Front:
-    host, _, port = address.rpartition(":")
-    return Front(Address(host, int(port), address), "/agents/floor/prompt", body)
+            return await take_turns({name: partial(turn, front) for name, front in fronts.items()}, rounds)
 
 
 # ---- cold start -------------------------------------------------------------------------------------------------
@@ -177,19 +133,12 @@ async def starts(rounds: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory(prefix="engine-start-") as temporary:
         config, body = await fill(Path(temporary))
         for _ in range(rounds):
-            started = trio.current_time()
-            async with serving(config, stderr=subprocess.DEVNULL) as address:
-                await _first_answer(_engine(address, body))
-                seen["engine"].append(trio.current_time() - started)
-            started = trio.current_time()
-            async with open_bare("quart") as (front, _):
-                await _first_answer(front)
-                seen["quart"].append(trio.current_time() - started)
+            for name, opening in (("engine", open_engine(config, body)), ("quart", open_bare("quart"))):
+                begun = trio.current_time()
+                async with opening as front:
+                    client = Client(front.server.address)
+                    with trio.fail_after(_ANSWER_WITHIN_S):
+                        await ask_once(client, front)
+                    seen[name].append(trio.current_time() - begun)
+                    client.close()
     return seen
-
-
-async def _first_answer(front: Front) -> None:
-    client = Client(front.address)
-    with trio.fail_after(_ANSWER_WITHIN_S):
-        await ask_once(client, front)
-    client.close()

@@ -14,23 +14,20 @@ round by round; every turn starts with runs that are not counted. The placement 
 single term, so each placement is measured separately.
 """
 
-import gc
 import os
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import trio
 
-from benchmarks.aims.command import Command, tell
-from benchmarks.aims.floor import Placement, Run, pin, placements
-from benchmarks.report import machine
-from benchmarks.report.figures import percentile, table
+from benchmarks.aims import harness
+from benchmarks.aims.harness import Command, Figures, Placement
+from benchmarks.aims.job import Run
+from benchmarks.report.figures import percentile
 from engine.bridge import HostContext, HostFunction
 from engine.config import Config, SandboxConfig
 from engine.engine import open_engine
@@ -71,41 +68,27 @@ async def echo(context: HostContext, arguments: Query) -> Any:
 @asynccontextmanager
 async def open_pipe() -> AsyncIterator[Run]:
     """A round trip through two pipes to a process that only echoes."""
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert isinstance(process.stdin, trio.lowlevel.FdStream)
-    assert isinstance(process.stdout, trio.lowlevel.FdStream)
-    to_child, from_child = process.stdin.fileno(), process.stdout.fileno()
-    data = PAYLOAD.encode() + bytes(16)
+    async with harness.child(sys.executable, "-c", ECHO) as (stdin, stdout):
+        to_child, from_child = stdin.fileno(), stdout.fileno()
+        data = PAYLOAD.encode() + bytes(16)
 
-    async def round_trips() -> None:
-        for _ in range(CALLS):
-            os.write(to_child, data)
-            await trio.lowlevel.wait_readable(from_child)
-            os.read(from_child, 65536)
+        async def round_trips() -> None:
+            for _ in range(CALLS):
+                os.write(to_child, data)
+                await trio.lowlevel.wait_readable(from_child)
+                os.read(from_child, 65536)
 
-    try:
         yield round_trips
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
-            await process.wait()
-        await process.stdin.aclose()
-        await process.stdout.aclose()
 
 
-async def measure(placement: Placement, runs: int, rounds: int) -> dict[str, Any]:
+async def measure(placement: Placement, runs: int, rounds: int) -> Figures:
     """All rows at one placement."""
-    everywhere = os.sched_getaffinity(0)
-    try:
+    with harness.placed(placement) as settle:
         async with AsyncExitStack() as stack:
-            pin(placement.workers or everywhere)
             trips = await stack.enter_async_context(open_pipe())
             config = Config(sandbox=SandboxConfig(workers=2))
             engine = await stack.enter_async_context(open_engine(config, [HostFunction("context.search", Query, echo)]))
-            pin(placement.parent or everywhere)
-            script, limits = Script.of("calls.lua", AGENT), engine.limits_for({}, DEFAULT_TENANT)
+            script, limits = Script.from_source("calls.lua", AGENT), engine.limits_for({}, DEFAULT_TENANT)
 
             async def run(how: str) -> None:
                 result = await engine.execute(
@@ -116,86 +99,44 @@ async def measure(placement: Placement, runs: int, rounds: int) -> dict[str, Any
                 )  # fmt: skip
                 assert result.failure is None, result.failure
 
-            gc.collect()
-            gc.freeze()  # as the server does
+            async def median(run: Run) -> float:
+                return percentile(await harness.timed(run, -(-runs // rounds), WARM_UP), 0.5)
+
+            settle()
             samples: dict[str, list[float]] = {name: [] for name in ROWS}
             for _ in range(rounds):
-                count = -(-runs // rounds)
-                idle = await _median(lambda: run("none"), count)
-                samples[ROWS[0]].append(await _median(trips, count) / CALLS)
-                samples[ROWS[1]].append((await _median(lambda: run("one"), count) - idle) / CALLS)
-                samples[ROWS[2]].append((await _median(lambda: run("side"), count) - idle) / CALLS)
-    finally:
-        gc.unfreeze()
-        pin(everywhere)
-    return {"placement": placement.name, "rows": figures(samples)}
-
-
-async def _median(run: Run, count: int) -> float:
-    taken = []
-    for i in range(WARM_UP + count):
-        start = time.perf_counter_ns()
-        await run()
-        if i >= WARM_UP:
-            taken.append((time.perf_counter_ns() - start) / 1000)
-    return percentile(taken, 0.5)
-
-
-def figures(samples: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Medians of the rounds' figures, and of the rounds' ratios to the floor. Microseconds a call."""
+                idle = await median(partial(run, "none"))
+                samples[ROWS[0]].append(await median(trips) / CALLS)
+                samples[ROWS[1]].append((await median(partial(run, "one")) - idle) / CALLS)
+                samples[ROWS[2]].append((await median(partial(run, "side")) - idle) / CALLS)
     floor = samples[ROWS[0]]
-    rows = []
-    for name, rounds in samples.items():
-        ratios = [value / base for value, base in zip(rounds, floor, strict=True)]
-        rows.append(
-            {
-                "row": name,
-                "us": round(statistics.median(rounds), 1),
-                "us_min": round(min(rounds), 1),
-                "us_max": round(max(rounds), 1),
-                "ratio": round(statistics.median(ratios), 2),
-                "ratio_min": round(min(ratios), 2),
-                "ratio_max": round(max(ratios), 2),
-            }
-        )
-    return rows
-
-
-def report(result: dict[str, Any]) -> str:
-    """The result as text."""
-    lines = [
-        (
-            placement["placement"],
-            row["row"],
-            f"{row['us']:.1f}",
-            f"{row['us_min']:.1f}..{row['us_max']:.1f}",
-            f"{row['ratio']:.2f}",
-            f"{row['ratio_min']:.2f}..{row['ratio_max']:.2f}",
-            f"<= {AIM:g}" if row["row"] != ROWS[0] else "",
-        )
-        for placement in result["placements"]
-        for row in placement["rows"]
+    rows = [
+        {"row": name, **harness.spread("us", taken, 1), **harness.spread("ratio", harness.ratios(taken, floor), 2)}
+        for name, taken in samples.items()
     ]
-    return "\n".join(
-        (
-            machine.line(result["machine"]),
-            f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
-            f"time; {WARM_UP} runs before each turn are not counted",
-            "",
-            table(("placement", "row", "us a call", "(rounds)", "x pipe", "(rounds)", "aim"), lines),
-        )
+    return {"placement": placement.name, "rows": rows}
+
+
+COLUMNS: tuple[harness.Column, ...] = (
+    ("placement", "{placement}"), ("row", "{row}"), ("us a call", "{us:.1f}"),
+    ("(rounds)", "{us_min:.1f}..{us_max:.1f}"), ("x pipe", "{ratio:.2f}"),
+    ("(rounds)", "{ratio_min:.2f}..{ratio_max:.2f}"),
+    ("aim", lambda row: f"<= {AIM:g}" if row["row"] != ROWS[0] else ""),
+)  # fmt: skip
+
+
+def report(result: Figures) -> str:
+    """The result as text."""
+    about = (
+        f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
+        f"time; {WARM_UP} runs before each turn are not counted",
     )
+    return harness.report_of(result, about, COLUMNS)
 
 
 def main() -> None:
-    parser = Command("host_calls", "What one host call costs.")
-    parser.add_count("--runs", 200, "counted runs of each row")
-    parser.add_count("--rounds", 10, "turns of each row")
-    options = parser.parse_args()
-    rounds = min(options.rounds, options.runs)
-    result: dict[str, Any] = {"machine": machine.facts(), "aim": AIM, "runs": options.runs, "rounds": rounds}
-    result["placements"] = [trio.run(measure, placement, options.runs, rounds) for placement in placements()]
-    tell(report(result), result, options.json)
+    command = Command("host_calls", "What one host call costs.", runs=200, rounds=10)
+    harness.run_in_rounds(command, "runs", harness.at_placements(measure), report, aim=AIM)
 
 
 if __name__ == "__main__":

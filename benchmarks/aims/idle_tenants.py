@@ -6,24 +6,23 @@ Creates a control store with so many tenants, each with so many published agents
 one agent of one tenant. Exit code 1 above 5 seconds to the start or 300 MB idle.
 """
 
-import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import psutil
 import trio
 
+from benchmarks.aims.harness import Column, Command, Figures, Server, report_of, serving, take_turns, tell
 from benchmarks.report import machine
+from benchmarks.targets.client import Client
 from control.identity import LOCAL
 from control.store import open_configured
 from control.versions.grants import Grants
@@ -54,61 +53,56 @@ function agent.resolve(args, config, context) return { system = "About " .. args
 """
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tenants", type=int, default=1000)
-    parser.add_argument("--agents", type=int, default=10)
-    arguments = parser.parse_args()
-    print(machine.line(machine.facts()))
-    with ExitStack() as stack:
-        found = [measured(stack, tenants, arguments.agents) for tenants in (1, arguments.tenants)]
-        # In turns, so that other load on the machine affects both alike.
-        for _ in range(CALLS):
-            for each in found:
-                each.calls_ms.append(call(each.url, each.key))
-    print(f"| tenants of {arguments.agents} agents | start | idle memory | first call | p50 of {CALLS} calls |")
-    print("|---|---|---|---|---|")
-    for each in found:
-        print(
-            f"| {each.tenants:,} | {each.start_s:.2f} s | {each.idle_mb:.0f} MB | {each.first_ms:.0f} ms "
-            f"| {statistics.median(each.calls_ms):.1f} ms |"
-        )
-    return int(found[-1].start_s > MAX_START_S or found[-1].idle_mb > MAX_IDLE_MB)
-
-
 @dataclass
 class Measured:
     """A server with so many tenants. `idle_mb` is the memory of all its processes before the first request."""
 
     tenants: int
-    url: str
+    server: Server
     key: str
     start_s: float
     idle_mb: float
-    first_ms: float
+    first_ms: float = 0.0
     calls_ms: list[float] = field(default_factory=list)
 
+    async def call(self) -> float:
+        """The time of one prompt of the first tenant's, on a connection of its own, in ms."""
+        client = Client(self.server.address)
+        sent = time.perf_counter()
+        answer = await client.request("POST", "/agents/agent-3/prompt", b'{"topic": "x"}', [("x-api-key", self.key)])
+        client.close()
+        assert json.loads(answer.body)["system"] == "About x", answer
+        return (time.perf_counter() - sent) * 1000
 
-def measured(stack: ExitStack, tenants: int, agents: int) -> Measured:
-    """A fresh server after one request; it ends with the stack."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    key = trio.run(fill, folder, tenants, agents)
-    begun = time.perf_counter()
-    process, url = stack.enter_context(server(folder))
-    start_s = time.perf_counter() - begun
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    idle_mb = sum(each.memory_full_info().pss for each in family) / 1e6
-    return Measured(tenants, url, key, start_s, idle_mb, call(url, key))
+    def figures(self) -> Figures:
+        return {
+            "tenants": self.tenants, "start_s": self.start_s, "idle_mb": self.idle_mb, "first_ms": self.first_ms,
+            "p50_ms": statistics.median(self.calls_ms),
+        }  # fmt: skip
 
 
-def call(url: str, key: str) -> float:
-    """The time of one prompt of the first tenant's, in ms."""
-    sent = time.perf_counter()
-    headers = {"X-API-Key": key, "Content-Type": "application/json"}
-    request = Request(f"{url}/agents/agent-3/prompt", b'{"topic": "x"}', headers)
-    with urlopen(request, timeout=30) as answer:
-        assert json.load(answer)["system"] == "About x"
-    return (time.perf_counter() - sent) * 1000
+@asynccontextmanager
+async def measured(tenants: int, agents: int) -> AsyncIterator[Measured]:
+    """A fresh server after one request."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        key = await fill(folder, tenants, agents)
+        begun = time.perf_counter()
+        async with serving(folder / "engine.toml", subprocess.DEVNULL, folder) as server:
+            start_s = time.perf_counter() - begun
+            family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+            idle_mb = sum(each.memory_full_info().pss for each in family) / 1e6
+            found = Measured(tenants, server, key, start_s, idle_mb)
+            found.first_ms = await found.call()
+            yield found
+
+
+async def measure(tenants: int, agents: int) -> list[Measured]:
+    """One tenant, and many."""
+    async with measured(1, agents) as one, measured(tenants, agents) as many:
+        taken = await take_turns({"one": one.call, "many": many.call}, CALLS)
+        one.calls_ms, many.calls_ms = taken["one"], taken["many"]
+    return [one, many]
 
 
 async def fill(folder: Path, tenants: int, agents: int) -> str:
@@ -146,23 +140,20 @@ def _package(note: str) -> bytes:
     return json.dumps(content, sort_keys=True).encode()
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """`engine serve` in a separate process, once it answers."""
-    command = [sys.executable, "-m", "cli.main", "serve", "--config", str(folder / "engine.toml")]
-    root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(
-        [*command, "--directory", str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root, env={"PYTHONPATH": str(root)},
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if found := re.search(r"listening on (http://\S+)", line):
-                    yield process, found[1]
-                    break
-        finally:
-            process.terminate()
+def main() -> int:
+    command = Command("idle_tenants", "The cost of idle tenants.")
+    command.add_count("--tenants", 1000, "tenants beside one")
+    command.add_count("--agents", 10, "agents of each tenant")
+    options = command.parse_args()
+    found = trio.run(measure, options.tenants, options.agents)
+    result = {"machine": machine.facts(), "rows": [each.figures() for each in found]}
+    columns: tuple[Column, ...] = (
+        (f"tenants of {options.agents} agents", "{tenants:,}"), ("start", "{start_s:.2f} s"),
+        ("idle memory", "{idle_mb:.0f} MB"), ("first call", "{first_ms:.0f} ms"),
+        (f"p50 of {CALLS} calls", "{p50_ms:.1f} ms"),
+    )  # fmt: skip
+    tell(report_of(result, (), columns), result, options.json)
+    return int(found[-1].start_s > MAX_START_S or found[-1].idle_mb > MAX_IDLE_MB)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def budget(service: str, availability: float) -> dict[str, Any]:
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -78,7 +79,7 @@ def serve_fastmcp(port: int) -> None:
 
 
 def main() -> None:
-    port = _free_port()
+    port = free_port()
     print(f"{ANNOUNCED}127.0.0.1:{port}", flush=True)
     {"quart-trio": serve_quart_trio, "fastmcp": serve_fastmcp}[sys.argv[1]](port)
 

@@ -15,6 +15,7 @@ FastMCP is not a dependency of ours. `--fastmcp-venv DIR` names a folder for it,
 without that option its rows are left out, and the aims have no figures.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -22,31 +23,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import trio
 
-from benchmarks.aims import mcp_peers
-from benchmarks.aims.command import Command, tell
-from benchmarks.aims.floor import pin
-from benchmarks.aims.http_latency import started
-from benchmarks.report import machine
-from benchmarks.report.figures import percentile, table
-from benchmarks.targets.address import Address, AddressError, parse_url, resolve
+from benchmarks.aims import harness, mcp_peers
+from benchmarks.aims.contest import imports
+from benchmarks.aims.harness import Command, Figures, Server
+from benchmarks.targets.address import connect
 from benchmarks.targets.client import Client, Response
-from benchmarks.targets.mcp import VERSIONS, message_in
+from benchmarks.targets.mcp import call_of, message_in
 
 # The newest version that the package index offers complete; its dependencies follow its own requirements.
 FASTMCP = "fastmcp==4.1.2"
 PEERS = str(Path(mcp_peers.__file__).resolve())
 SERVICE = "payments-api"
 WARM_UP = 100
-START_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 600
 
 # The aims: least multiple of FastMCP's rate, and greatest multiple of its p99.
@@ -99,14 +96,6 @@ MARK = {"": b"may be down for", "prompts/get": b"(step 12)", "tools/call": b"may
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A running server: its address and its process."""
-
-    address: Address
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A request and its server. `workers` is the place of the engine's: "apart" (the client's core) or "along"."""
 
@@ -135,26 +124,12 @@ class WrongJob(Exception):
     """A server's answer is not that of the job, so its figures cannot be compared."""
 
 
-def request_of(row: Row) -> tuple[str, bytes, list[tuple[str, str]]]:
+def request_of(row: Row) -> tuple[str, bytes, Sequence[tuple[str, str]]]:
     """Path, body and headers."""
     if not row.method:
-        return mcp_peers.PATH, json.dumps(ASKED).encode(), []
-    prompt = row.method == "prompts/get"
-    name, arguments = ("incident", {"service": SERVICE}) if prompt else ("budget", ASKED)
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": VERSIONS["2026"],
-        "io.modelcontextprotocol/clientInfo": {"name": "engine-bench", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    params = {"name": name, "arguments": arguments, "_meta": meta}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": row.method, "params": params}).encode()
-    headers = [
-        ("accept", "application/json, text/event-stream"),
-        ("mcp-protocol-version", VERSIONS["2026"]),
-        ("mcp-method", row.method),
-        ("mcp-name", name),
-    ]
-    return "/mcp", body, headers
+        return mcp_peers.PATH, json.dumps(ASKED).encode(), ()
+    name, arguments = ("incident", {"service": SERVICE}) if row.method == "prompts/get" else ("budget", ASKED)
+    return "/mcp", *call_of(row.method, name, arguments)
 
 
 def check_job(row: Row, response: Response) -> None:
@@ -180,13 +155,7 @@ def check_job(row: Row, response: Response) -> None:
 def install(folder: Path) -> Path:
     """The Python of a folder with FastMCP, which is created and installed if necessary. Raises SystemExit."""
     python = folder / "bin" / "python"
-    found = (
-        python.exists()
-        and not subprocess.run(
-            [python, "-c", "import fastmcp"], capture_output=True, timeout=60, check=False
-        ).returncode
-    )
-    if not found:
+    if not imports(python, "fastmcp"):
         print(f"installing {FASTMCP} into {folder}", file=sys.stderr)
         try:
             for command in (
@@ -206,20 +175,19 @@ def version_of(python: Path) -> str:
 
 
 @asynccontextmanager
-async def running(command: Sequence[str]) -> AsyncIterator[Server]:
-    """A server, once it accepts connections."""
-    async with started(command) as (where, process):
-        url = parse_url(f"http://{where}")
-        with trio.fail_after(START_TIMEOUT_S):
-            while True:  # a peer prints its port before it listens
+async def open_peer(python: Path | str, kind: str) -> AsyncIterator[Server]:
+    """A peer's server, once it accepts connections: it prints its port before it listens."""
+    async with harness.started([str(python), PEERS, kind]) as server:
+        with trio.fail_after(harness.START_TIMEOUT_S):
+            while True:
                 try:
-                    address = await resolve(url, allow_remote=False)
+                    await (await connect(server.address.host, server.address.port)).aclose()
                     break
-                except AddressError:
-                    if process.poll() is not None:
-                        raise RuntimeError(f"{command[-1]}: ended before it listened; its log says why") from None
+                except OSError:
+                    if server.process.poll() is not None:
+                        raise RuntimeError(f"{kind}: ended before it listened; its log says why") from None
                     await trio.sleep(0.1)
-        yield Server(address, process.pid)
+        yield server
 
 
 def write_engine(folder: Path) -> Path:
@@ -228,16 +196,6 @@ def write_engine(folder: Path) -> Path:
     (folder / "budget.lua").write_text(BUDGET, encoding="utf-8")
     (folder / "engine.toml").write_text(CONFIG, encoding="utf-8")
     return folder / "engine.toml"
-
-
-def place(server: Server, front_end: int, workers: int) -> None:
-    """Pin every thread of the server to one core, and its children to another (or the same)."""
-    process = psutil.Process(server.pid)
-    for pid, core in [(server.pid, front_end), *((each.pid, workers) for each in process.children(recursive=True))]:
-        with suppress(FileNotFoundError, ProcessLookupError):  # a worker may end at any time
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                with suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(thread.name), {core})
 
 
 # ---- measuring --------------------------------------------------------------------------------------------------
@@ -257,165 +215,133 @@ async def take_turn(row: Row, server: Server, count: int, at_once: int) -> Turn:
     client = Client(server.address)
     path, body, headers = request_of(row)
     times: list[float] = []
+    left = 0
 
-    async def ask(left: list[None]) -> None:
-        while left:
-            left.pop()
-            start = time.perf_counter_ns()
-            response = await client.request("POST", path, body, headers)
-            times.append((time.perf_counter_ns() - start) / 1e6)
-            if response.status != 200 or MARK[row.method] not in response.body:
-                raise WrongJob(f"{row.name}, {row.method}: {response.status} {response.body[:300]!r}")
+    def more() -> bool:
+        nonlocal left
+        left -= 1
+        return left >= 0
 
-    async def all_of(left: list[None]) -> None:
-        async with trio.open_nursery() as nursery:
-            for _ in range(at_once):
-                nursery.start_soon(ask, left)
+    async def ask() -> None:
+        start = time.perf_counter_ns()
+        response = await client.request("POST", path, body, headers)
+        times.append((time.perf_counter_ns() - start) / 1e6)
+        if response.status != 200 or MARK[row.method] not in response.body:
+            raise WrongJob(f"{row.name}, {row.method}: {response.status} {response.body[:300]!r}")
 
     try:
         check_job(row, await client.request("POST", path, body, headers))
-        await all_of([None] * WARM_UP)
+        left = WARM_UP
+        await harness.in_flight(ask, at_once, more)
         times.clear()
-        process = psutil.Process(server.pid)
-        cpu, start = _cpu(process), time.perf_counter()
-        await all_of([None] * count)
-        took, used = time.perf_counter() - start, _cpu(process) - cpu
+        left = count
+        cpu, start = harness.cpu_s(server.pid), time.perf_counter()
+        await harness.in_flight(ask, at_once, more)
+        took, used = time.perf_counter() - start, harness.cpu_s(server.pid) - cpu
         check_job(row, await client.request("POST", path, body, headers))
     finally:
         client.close()
     return Turn(count / took, times, used / count * 1e6)
 
 
-def _cpu(process: psutil.Process) -> float:
-    used = process.cpu_times()
-    return float(used.user + used.system)
-
-
-async def measure(python: Path | None, requests: int, rounds: int, at_once: int) -> list[dict[str, Any]]:
+async def measure(python: Path | None, at_once: int, requests: int, rounds: int) -> list[Figures]:
     """All rows; those of FastMCP only if its Python is given."""
-    everywhere = os.sched_getaffinity(0)
-    front, other = sorted(everywhere)[:2]
-    rows = [row for row in ROWS if row.server != "fastmcp" or python is not None]
-    turns: dict[Row, list[Turn]] = {row: [] for row in rows}
-    try:
-        with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
-            async with AsyncExitStack() as stack:
-                commands = {"quart-trio": [sys.executable, PEERS, "quart-trio"]}
-                if python is not None:
-                    commands["fastmcp"] = [str(python), PEERS, "fastmcp"]
-                config = write_engine(Path(folder))
-                serve = ["serve", "--bind", "127.0.0.1:0", "--config", str(config), "--directory", folder]
-                commands["engine"] = [sys.executable, "-m", "cli.main", *serve]
-                servers = {
-                    name: await stack.enter_async_context(running(command)) for name, command in commands.items()
-                }
-                pin({other})
-                for number in range(rounds):
-                    for row in rows[:: -1 if number % 2 else 1]:
-                        place(servers[row.server], front, front if row.workers == "along" else other)
-                        turns[row].append(await take_turn(row, servers[row.server], -(-requests // rounds), at_once))
-    finally:
-        pin(everywhere)
-    return figures(turns)
+    front, other = sorted(os.sched_getaffinity(0))[:2]
+    servers: dict[str, Server] = {}
+
+    async def turn(row: Row) -> Turn:
+        harness.place(servers[row.server].pid, front, front if row.workers == "along" else other)
+        return await take_turn(row, servers[row.server], -(-requests // rounds), at_once)
+
+    with tempfile.TemporaryDirectory(prefix="engine-bench-") as name:
+        folder = Path(name)
+        async with AsyncExitStack() as stack:
+            servers["quart-trio"] = await stack.enter_async_context(open_peer(sys.executable, "quart-trio"))
+            if python is not None:
+                servers["fastmcp"] = await stack.enter_async_context(open_peer(python, "fastmcp"))
+            servers["engine"] = await stack.enter_async_context(harness.serving(write_engine(folder), directory=folder))
+            with harness.on_cores({other}):
+                turns = {row: partial(turn, row) for row in ROWS if row.server in servers}
+                return figures(await harness.take_turns(turns, rounds))
 
 
-def figures(turns: dict[Row, list[Turn]]) -> list[dict[str, Any]]:
+def figures(turns: dict[Row, list[Turn]]) -> list[Figures]:
     """Rates: medians of the rounds; ratios: medians of the rounds' ratios to FastMCP's row of the same method.
 
     p99 is of all requests together, its ratio too. `cpu_ratio` is the ratio of the rates if front ends had their core
     to themselves and never waited: on a busy machine it varies less than the rates do. `aims` says for each aim whether
     it is met.
     """
-    rows = []
-    for row, taken in turns.items():
-        peer = next((t for r, t in turns.items() if r.server == "fastmcp" and r.method == row.method), None)
-        slowest = percentile([each for turn in taken for each in turn.times], 0.99)
-        told: dict[str, Any] = {
-            "row": row.name,
-            "method": row.method or "POST",
-            "requests": sum(len(turn.times) for turn in taken),
-            "per_s": round(statistics.median(turn.rate for turn in taken), 1),
-            "per_s_min": round(min(turn.rate for turn in taken), 1),
-            "per_s_max": round(max(turn.rate for turn in taken), 1),
-            "p50_ms": round(percentile([each for turn in taken for each in turn.times], 0.5), 3),
-            "p99_ms": round(slowest, 3),
-            "front_end_cpu_us": round(statistics.median(turn.cpu_us for turn in taken), 1),
-            "cpu_ratio": None,
-            "rate_ratio": None,
-            "p99_ratio": None,
-            "aims": {},
-        }
-        if peer is not None:
-            told["cpu_ratio"] = round(
-                statistics.median(b.cpu_us / max(a.cpu_us, 1) for a, b in zip(taken, peer, strict=True)), 2
-            )
-            told["rate_ratio"] = round(statistics.median(a.rate / b.rate for a, b in zip(taken, peer, strict=True)), 2)
-            told["p99_ratio"] = round(slowest / percentile([each for turn in peer for each in turn.times], 0.99), 2)
-            if row.aimed:
-                told["aims"] = {
-                    f"rate >= {AIM_RATE[row.method]:g}": told["rate_ratio"] >= AIM_RATE[row.method],
-                    f"p99 <= {AIM_P99:g}": told["p99_ratio"] <= AIM_P99,
-                }
-        rows.append(told)
-    return rows
+    peers = {row.method: taken for row, taken in turns.items() if row.server == "fastmcp"}
+    return [_figures(row, taken, peers.get(row.method)) for row, taken in turns.items()]
 
 
-def report(result: dict[str, Any]) -> str:
+def _figures(row: Row, taken: list[Turn], peer: list[Turn] | None) -> Figures:
+    times = [turn.times for turn in taken]
+    slowest = harness.of_all(times, 0.99)
+    told: Figures = {
+        "row": row.name,
+        "method": row.method or "POST",
+        "requests": sum(map(len, times)),
+        **harness.spread("per_s", [turn.rate for turn in taken], 1),
+        "p50_ms": round(harness.of_all(times, 0.5), 3),
+        "p99_ms": round(slowest, 3),
+        "front_end_cpu_us": round(statistics.median(turn.cpu_us for turn in taken), 1),
+        **dict.fromkeys(("cpu_ratio", "rate_ratio", "p99_ratio")),
+        "aims": {},
+    }
+    if peer is not None:
+        told["cpu_ratio"] = round(harness.ratio([b.cpu_us for b in peer], [max(a.cpu_us, 1) for a in taken]), 2)
+        told["rate_ratio"] = round(harness.ratio([a.rate for a in taken], [b.rate for b in peer]), 2)
+        told["p99_ratio"] = round(slowest / harness.of_all([turn.times for turn in peer], 0.99), 2)
+        if row.aimed:
+            told["aims"] = {
+                f"rate >= {AIM_RATE[row.method]:g}": told["rate_ratio"] >= AIM_RATE[row.method],
+                f"p99 <= {AIM_P99:g}": told["p99_ratio"] <= AIM_P99,
+            }
+    return told
+
+
+def _ratio(key: str) -> Callable[[Figures], str]:
+    return lambda row: "" if row[key] is None else f"{row[key]:.2f}"
+
+
+def _aims(row: Figures) -> str:
+    return ", ".join(f"{aim}: {'pass' if met else 'falls short'}" for aim, met in row["aims"].items())
+
+
+COLUMNS: tuple[harness.Column, ...] = (
+    ("row", "{method}: {row}"), ("req/s", "{per_s:.0f}"), ("(rounds)", "{per_s_min:.0f}..{per_s_max:.0f}"),
+    ("p50 ms", "{p50_ms:.1f}"), ("p99 ms", "{p99_ms:.1f}"), ("cpu us", "{front_end_cpu_us:.0f}"),
+    ("by cpu", _ratio("cpu_ratio")), ("x rate", _ratio("rate_ratio")), ("x p99", _ratio("p99_ratio")),
+    ("aims, against FastMCP", _aims),
+)  # fmt: skip
+
+
+def report(result: Figures) -> str:
     """The result as text."""
-    lines = []
-    for row in result["rows"]:
-        keys = ("cpu_ratio", "rate_ratio", "p99_ratio")
-        ratios = [f"{ratio:.2f}" if (ratio := row[key]) is not None else "" for key in keys]
-        aims = ", ".join(f"{aim}: {'pass' if met else 'falls short'}" for aim, met in row["aims"].items())
-        times = (f"{row['p50_ms']:.1f}", f"{row['p99_ms']:.1f}", f"{row['front_end_cpu_us']:.0f}")
-        spread = f"{row['per_s_min']:.0f}..{row['per_s_max']:.0f}"
-        lines.append((f"{row['method']}: {row['row']}", f"{row['per_s']:.0f}", spread, *times, *ratios, aims))
-    head = (
-        "row",
-        "req/s",
-        "(rounds)",
-        "p50 ms",
-        "p99 ms",
-        "cpu us",
-        "by cpu",
-        "x rate",
-        "x p99",
-        "aims, against FastMCP",
+    about = (
+        result["fastmcp"] or "FastMCP is left out (--fastmcp-venv DIR names a folder for it): no aim is read",
+        f"{result['requests']} requests a row in {result['rounds']} interleaved rounds, {result['at_once']} in "
+        f"flight; {WARM_UP} requests before each turn are not counted",
+        "front ends on one core, the client on another; the engine's workers on the client's, or all on one core",
     )
-    beside = result["fastmcp"] or "FastMCP is left out (--fastmcp-venv DIR names a folder for it): no aim is read"
-    return "\n".join(
-        (
-            machine.line(result["machine"]),
-            beside,
-            f"{result['requests']} requests a row in {result['rounds']} interleaved rounds, {result['at_once']} in "
-            f"flight; {WARM_UP} requests before each turn are not counted",
-            "front ends on one core, the client on another; the engine's workers on the client's, or all on one core",
-            "",
-            table(head, lines),
-        )
-    )
+    return harness.report_of(result, about, COLUMNS)
+
+
+def _measured(options: argparse.Namespace, requests: int, rounds: int) -> Figures:
+    python = None if options.fastmcp_venv is None else install(options.fastmcp_venv.absolute())
+    rows = trio.run(measure, python, options.at_once, requests, rounds)
+    return {"fastmcp": None if python is None else version_of(python), "at_once": options.at_once, "rows": rows}
 
 
 def main() -> None:
-    parser = Command("mcp_rate", "MCP beside FastMCP.")
-    parser.add_argument("--fastmcp-venv", type=Path, metavar="DIR", help="where FastMCP is, or is to be installed")
-    parser.add_count("--requests", 4000, "counted requests of each row")
-    parser.add_count("--rounds", 10, "turns of each row")
-    parser.add_count("--at-once", 8, "requests in flight")
-    options = parser.parse_args()
+    command = Command("mcp_rate", "MCP beside FastMCP.", requests=4000, rounds=10)
+    command.add_argument("--fastmcp-venv", type=Path, metavar="DIR", help="where FastMCP is, or is to be installed")
+    command.add_count("--at-once", 8, "requests in flight")
     if len(os.sched_getaffinity(0)) < 2:
-        parser.error("two cores are needed: one for the front ends and one for the client")
-    python = None if options.fastmcp_venv is None else install(options.fastmcp_venv.absolute())
-    rounds = min(options.rounds, options.requests)
-    result: dict[str, Any] = {
-        "machine": machine.facts(),
-        "fastmcp": None if python is None else version_of(python),
-        "requests": options.requests,
-        "rounds": rounds,
-        "at_once": options.at_once,
-    }
-    result["rows"] = trio.run(measure, python, options.requests, rounds, options.at_once)
-    tell(report(result), result, options.json)
+        command.error("two cores are needed: one for the front ends and one for the client")
+    harness.run_in_rounds(command, "requests", _measured, report)
 
 
 if __name__ == "__main__":

@@ -20,20 +20,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import trio
 
-from benchmarks.aims.command import Command, tell
-from benchmarks.aims.http_latency import ROOT, serving
+from benchmarks.aims.harness import Column, Command, Figures, child, in_turns, of_all, report_of, serving, tell
 from benchmarks.report import machine
-from benchmarks.report.figures import percentile, table
+from benchmarks.report.figures import percentile
 from benchmarks.targets.address import Address
 from benchmarks.targets.client import Client, Failed
 
@@ -141,43 +140,31 @@ async def keep_sending(address: Address, sender: Sender, outcomes: Counter[str],
 async def be_the_others() -> None:
     """The other process: reads its job as one line of JSON, sends until standard input ends, prints the outcomes."""
     job = json.loads(sys.stdin.readline())
-    address = Address("127.0.0.1", job["port"], f"127.0.0.1:{job['port']}")
     outcomes: Counter[str] = Counter()
     async with trio.open_nursery() as nursery:
         for given in job["senders"]:
-            sender = Sender(given["key"], tuple(given["agents"]), given["rate"])
-            nursery.start_soon(keep_sending, address, sender, outcomes, float("inf"))
+            nursery.start_soon(keep_sending, Address(**job["address"]), Sender(**given), outcomes, float("inf"))
         await trio.lowlevel.wait_readable(sys.stdin)
         nursery.cancel_scope.cancel()
     print(json.dumps(outcomes))
 
 
 @asynccontextmanager
-async def others(port: int, senders: list[Sender], outcomes: Counter[str]) -> AsyncIterator[None]:
+async def others(address: Address, senders: list[Sender], outcomes: Counter[str]) -> AsyncIterator[None]:
     """The load of these senders, from a separate process, while the block lasts."""
     if not senders:
         yield
         return
-    job = {"port": port, "senders": [{"key": s.key, "agents": s.agents, "rate": s.rate} for s in senders]}
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "benchmarks.aims.noisy", "--others"],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        await process.stdin.send_all(json.dumps(job).encode() + b"\n")
+    job = {"address": asdict(address), "senders": [asdict(sender) for sender in senders]}
+    async with child(sys.executable, "-m", "benchmarks.aims.noisy", "--others") as (to_them, from_them):
+        await to_them.send_all(json.dumps(job).encode() + b"\n")
         yield
-        await process.stdin.aclose()
+        await to_them.aclose()
         said = b""
         with trio.fail_after(30):
-            async for data in process.stdout:
+            async for data in from_them:
                 said += data
         outcomes.update(json.loads(said))
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
 
 
 # ---- measuring --------------------------------------------------------------------------------------------------
@@ -212,113 +199,106 @@ class Server:
         self._client.close()
 
 
-async def measure(rounds: int, seconds: float) -> dict[str, Any]:
+@dataclass
+class Turns:
+    """What was found in the turns of one kind."""
+
+    samples: list[list[float]] = field(default_factory=list)
+    statuses: Counter[str] = field(default_factory=Counter)
+    theirs: Counter[str] = field(default_factory=Counter)
+    busy: list[float] = field(default_factory=list)
+    own: Used = Used()
+    # CPU seconds of each hostile tenant's runs, a second of a turn.
+    shares: list[float] = field(default_factory=list)
+
+    def p_ms(self, share: float) -> float:
+        return round(of_all(self.samples, share) * 1e3, 2)
+
+    def as_row(self, name: str) -> Figures:
+        return {
+            "turn": name, "requests": sum(map(len, self.samples)),
+            "failed": self.statuses.total() - self.statuses["200"], "statuses": dict(self.statuses),
+            "p50_ms": self.p_ms(0.5), "p99_ms": self.p_ms(0.99),
+            "queue_ms": round(self.own.queue_ms / self.own.runs, 2),
+            "run_ms": round(self.own.wall_ms / self.own.runs, 2),
+            "p99_of_rounds_ms": [round(percentile(each, 0.99) * 1e3, 2) for each in self.samples],
+            "machine_busy": round(sum(self.busy) / len(self.busy), 2), "others": dict(self.theirs),
+        }  # fmt: skip
+
+
+async def measure(rounds: int, seconds: float) -> Figures:
     """Run every turn, so many times, against one server."""
-    samples: dict[str, list[list[float]]] = {name: [] for name in ("alone", "well-behaved", "hostile")}
-    statuses: dict[str, Counter[str]] = {name: Counter() for name in samples}
-    theirs: dict[str, Counter[str]] = {name: Counter() for name in samples}
-    busy: dict[str, list[float]] = {name: [] for name in samples}
-    own = dict.fromkeys(samples, Used())
-    shares: list[float] = []
+    seen: dict[str, Turns] = defaultdict(Turns)
     with tempfile.TemporaryDirectory(prefix="engine-noisy-") as temporary:
         folder = Path(temporary)
         config = folder / "engine.toml"
         config.write_text(configuration(folder))
-        async with serving(config, stderr=subprocess.DEVNULL) as where:
-            port = int(where.rpartition(":")[2])
-            server = Server(Address("127.0.0.1", port, where))
+        async with serving(config, stderr=subprocess.DEVNULL) as running:
+            server = Server(running.address)
             # The steady tenant's rate is the default quota; a moment's jitter must not lead to refusals.
             steady = Sender(
                 await server.tenant("steady", requests_per_second=STEADY_RATE * 2), ("steady",), STEADY_RATE
             )
             good = [Sender(await server.tenant(f"good-{i}"), ("busy",), BUSY_RATE) for i in range(OTHERS)]
-            bad_names = [f"bad-{i}" for i in range(OTHERS)]
             bad = [
                 Sender(
-                    await server.tenant(name, requests_per_second=HOSTILE_RATE, burst=int(2 * HOSTILE_RATE)),
+                    await server.tenant(f"bad-{i}", requests_per_second=HOSTILE_RATE, burst=int(2 * HOSTILE_RATE)),
                     HOSTILE[i % 3 :] + HOSTILE[: i % 3],
                     HOSTILE_RATE * TIMES,
                 )
-                for i, name in enumerate(bad_names)
+                for i in range(OTHERS)
             ]
             load = {"alone": [], "well-behaved": good, "hostile": bad}
-            for number in range(rounds):
-                for name in list(load)[:: -1 if number % 2 else 1]:
-                    before = [await server.used(each) for each in ("steady", *bad_names)]
-                    psutil.cpu_percent()
-                    async with others(port, load[name], theirs[name]):
-                        await trio.sleep(SETTLE_S if load[name] else 0)
-                        until = trio.current_time() + seconds
-                        samples[name].append(await keep_sending(server.address, steady, statuses[name], until))
-                    busy[name].append(psutil.cpu_percent() / 100)
-                    # Wait for the last turn's runs to end: they are cancelled when their clients disconnect.
-                    await trio.sleep(SETTLE_S)
-                    used = [
-                        (await server.used(each)).since(was)
-                        for each, was in zip(("steady", *bad_names), before, strict=True)
-                    ]
-                    own[name] = own[name].plus(used[0])
-                    if name == "hostile":
-                        shares += [each.cpu_ms / 1e3 / (seconds + SETTLE_S) for each in used[1:]]
+            for name in in_turns(tuple(load), rounds):
+                await take_turn(server, steady, load[name], seconds, seen[name])
             server.close()
-    rows = [
-        {
-            "turn": name, "requests": sum(map(len, samples[name])),
-            "failed": _failed(statuses[name]), "statuses": dict(statuses[name]),
-            "p50_ms": _ms(samples[name], 0.5), "p99_ms": _ms(samples[name], 0.99),
-            "queue_ms": round(own[name].queue_ms / own[name].runs, 2),
-            "run_ms": round(own[name].wall_ms / own[name].runs, 2),
-            "p99_of_rounds_ms": [round(percentile(each, 0.99) * 1e3, 2) for each in samples[name]],
-            "machine_busy": round(sum(busy[name]) / len(busy[name]), 2), "others": dict(theirs[name]),
-        }
-        for name in samples
-    ]  # fmt: skip
     cores = len(os.sched_getaffinity(0))
     return {
-        "rows": rows,
-        "rise": round(_ms(samples["hostile"], 0.99) / _ms(samples["well-behaved"], 0.99) - 1, 3),
-        "hostile_cpu_share": {"most_cores": round(max(shares), 3), "fair_cores": round(cores / OTHERS, 3)},
-    }
+        "rows": [seen[name].as_row(name) for name in load],
+        "rise": round(seen["hostile"].p_ms(0.99) / seen["well-behaved"].p_ms(0.99) - 1, 3),
+        "hostile_cpu_share": {
+            "most_cores": round(max(seen["hostile"].shares), 3), "fair_cores": round(cores / OTHERS, 3),
+        },
+    }  # fmt: skip
 
 
-def _ms(turns: list[list[float]], share: float) -> float:
-    return round(percentile([sample for turn in turns for sample in turn], share) * 1e3, 2)
+async def take_turn(server: Server, steady: Sender, load: list[Sender], seconds: float, seen: Turns) -> None:
+    names = ("steady", *(f"bad-{i}" for i in range(OTHERS)))
+    before = [await server.used(each) for each in names]
+    psutil.cpu_percent()
+    async with others(server.address, load, seen.theirs):
+        await trio.sleep(SETTLE_S if load else 0)
+        until = trio.current_time() + seconds
+        seen.samples.append(await keep_sending(server.address, steady, seen.statuses, until))
+    seen.busy.append(psutil.cpu_percent() / 100)
+    # Wait for the last turn's runs to end: they are cancelled when their clients disconnect.
+    await trio.sleep(SETTLE_S)
+    own, *theirs = [(await server.used(each)).since(was) for each, was in zip(names, before, strict=True)]
+    seen.own = seen.own.plus(own)
+    seen.shares += [each.cpu_ms / 1e3 / (seconds + SETTLE_S) for each in theirs]
 
 
-def _failed(statuses: Counter[str]) -> int:
-    return sum(count for status, count in statuses.items() if status != "200")
+COLUMNS: tuple[Column, ...] = (
+    ("others", "{turn}"), ("requests", "{requests}"), ("failed", "{failed}"), ("p50 ms", "{p50_ms:.2f}"),
+    ("p99 ms", "{p99_ms:.2f}"), ("queued", "{queue_ms:.2f}"), ("run", "{run_ms:.2f}"),
+    ("machine", "{machine_busy:.0%}"),
+    ("what the others got", lambda row: " ".join(f"{n}x{status}" for status, n in sorted(row["others"].items()))),
+)  # fmt: skip
 
 
-def report(result: dict[str, Any]) -> str:
+def report(result: Figures) -> str:
     """The result as text."""
-    lines = [
-        (
-            row["turn"],
-            str(row["requests"]),
-            str(row["failed"]),
-            *(f"{row[name]:.2f}" for name in ("p50_ms", "p99_ms", "queue_ms", "run_ms")),
-            f"{row['machine_busy']:.0%}",
-            " ".join(f"{count}x{status}" for status, count in sorted(row["others"].items())),
-        )
-        for row in result["rows"]
-    ]
+    about = (
+        f"{result['rounds']} interleaved rounds of {result['seconds']:g} s a turn; `steady` sends "
+        f"{STEADY_RATE:g} requests a second",
+    )
     share = result["hostile_cpu_share"]
-    return "\n".join(
-        (
-            machine.line(result["machine"]),
-            f"{result['rounds']} interleaved rounds of {result['seconds']:g} s a turn; `steady` sends "
-            f"{STEADY_RATE:g} requests a second",
-            "",
-            table(
-                ("others", "requests", "failed", "p50 ms", "p99 ms", "queued", "run", "machine", "what the others got"),
-                lines,
-            ),
-            "",
-            f"p99 with hostile neighbours over well-behaved ones: {result['rise']:+.0%} (aim on 2 shared cores: at "
-            f"most {AIM_RISE:+.0%})",
-            f"CPU of a hostile tenant's runs: at most {share['most_cores']:.2f} cores; its part of what `steady` "
-            f"leaves is {share['fair_cores']:.2f}",
-        )
+    return (
+        f"{report_of(result, about, COLUMNS)}\n\n"
+        f"p99 with hostile neighbours over well-behaved ones: {result['rise']:+.0%} (aim on 2 shared cores: at "
+        f"most {AIM_RISE:+.0%})\n"
+        f"CPU of a hostile tenant's runs: at most {share['most_cores']:.2f} cores; its part of what `steady` "
+        f"leaves is {share['fair_cores']:.2f}"
     )
 
 
@@ -331,9 +311,7 @@ def main() -> None:
     if options.others:
         trio.run(be_the_others)
         return
-    result: dict[str, Any] = {
-        "machine": machine.facts(), "rounds": options.rounds, "seconds": float(options.seconds),
-    }  # fmt: skip
+    result: Figures = {"machine": machine.facts(), "rounds": options.rounds, "seconds": float(options.seconds)}
     result |= trio.run(measure, options.rounds, float(options.seconds))
     tell(report(result), result, options.json)
 

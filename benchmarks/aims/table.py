@@ -23,9 +23,9 @@ from typing import Any
 
 import trio
 
-from benchmarks.aims import bounds, contest, floor, footprint, front_end, peers
-from benchmarks.aims.command import Command, tell
-from benchmarks.aims.contest import EIGHT, ONE, PACED, ROOT, Contest, ratio
+from benchmarks.aims import bounds, contest, floor, front_end, peers
+from benchmarks.aims.contest import EIGHT, ONE, PACED, Contest
+from benchmarks.aims.harness import ROOT, Command, placements, ratio, tell
 from benchmarks.aims.rows import Aim, Found, counted, replaced, shown
 from benchmarks.report import machine
 from benchmarks.report.figures import table
@@ -76,7 +76,7 @@ COST = Aim(what="CPU per run, 1,000 tenants, 10,000 waiting", beside="1 tenant, 
 def warm(rounds: int) -> list[Found]:
     """The engine beside its floor, one run at a time, in every placement."""
     found = []
-    results = {each.name: each for each in floor.placements()}
+    results = {each.name: each for each in placements()}
     for aim in WARM:
         place = results.get(aim.beside.removeprefix("floor, "))
         if place is None:
@@ -84,11 +84,8 @@ def warm(rounds: int) -> list[Found]:
             continue
         rows = {row["row"]: row for row in trio.run(floor.measure, place, 100 * rounds, rounds)["rows"]}
         engine, beside = rows[floor.ROWS[2]], rows[floor.ROWS[0]]
-        found.append(
-            Found(
-                aim=aim, figure=engine["ratio"], measured=_us(engine["p50_us"]), beside=_us(beside["p50_us"])
-            )
-        )  # fmt: skip
+        amounts = [_us(row["p50_us"]) for row in (engine, beside)]
+        found.append(Found(aim=aim, figure=engine["ratio"], measured=amounts[0], beside=amounts[1]))
     return found
 
 
@@ -122,13 +119,13 @@ def judged(held: Contest) -> list[Found]:
 
 
 def memory() -> list[Found]:
-    ours, _ = trio.run(footprint.idle_fleet, footprint.FLEET)
-    plain = trio.run(footprint.plain_fleet, footprint.FLEET)
+    ours, _ = trio.run(bounds.idle_fleet, bounds.FLEET)
+    plain = trio.run(bounds.plain_fleet, bounds.FLEET)
     return [Found(aim=MEMORY, figure=ours / plain, measured=_mib(ours), beside=_mib(plain))]
 
 
 def memory_of_many() -> list[Found]:
-    _, total = trio.run(footprint.idle_fleet, IDLE_MANY)
+    _, total = trio.run(bounds.idle_fleet, IDLE_MANY)
     return [Found(aim=MANY_IDLE, figure=total / 1e9, measured=f"{total / 1e9:.2f} GB")]
 
 
@@ -153,15 +150,8 @@ def mcp(folder: Path, rounds: int) -> list[Found]:
 
 def rest(rounds: int, seconds: float) -> list[Found]:
     seen = trio.run(front_end.rates, rounds, seconds)
-    ours = statistics.median(seen["engine"])
     return [
-        Found(
-            aim=aim,
-            figure=ratio(seen["engine"], seen[kind]),
-            measured=_per_s(ours),
-            beside=_per_s(statistics.median(seen[kind])),
-        )
-        for aim, kind in ((REST_RAW, "raw"), (REST_QUART, "quart"))
+        _compared(aim, seen["engine"], seen[kind], _per_s) for aim, kind in ((REST_RAW, "raw"), (REST_QUART, "quart"))
     ]
 
 
@@ -187,8 +177,13 @@ def start(rounds: int) -> list[Found]:
 
 def cost(rounds: int, seconds: float) -> list[Found]:
     seen = trio.run(bounds.costs, rounds, seconds)
-    ours, beside = (statistics.median(seen[name]) for name in ("many", "one"))
-    return [Found(aim=COST, figure=ratio(seen["many"], seen["one"]), measured=_us(ours), beside=_us(beside))]
+    return [_compared(COST, seen["many"], seen["one"], _us)]
+
+
+def _compared(aim: Aim, ours: Sequence[float], beside: Sequence[float], show: Callable[[float], str]) -> Found:
+    """The ratio of two figures that have a value for each round."""
+    amounts = [show(statistics.median(each)) for each in (ours, beside)]
+    return Found(aim=aim, figure=ratio(ours, beside), measured=amounts[0], beside=amounts[1])
 
 
 def _part(module: str, *options: str) -> Any:
@@ -196,12 +191,12 @@ def _part(module: str, *options: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
         written = Path(folder) / "figures.json"
         done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{module}", *options, "--json", str(written)],
+            [sys.executable, "-m", f"benchmarks.aims.{module}", *options, "--json", str(written)],
             cwd=ROOT, capture_output=True, encoding="utf-8", timeout=_PART_TIMEOUT_S, check=False,
         )  # fmt: skip
         if done.returncode != 0:
             words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise RuntimeError(f"benchmarks.{module}: {words[-1].strip(' |')}")
+            raise RuntimeError(f"benchmarks.aims.{module}: {words[-1].strip(' |')}")
         return json.loads(written.read_text())
 
 
@@ -230,17 +225,19 @@ def peers_table(held: Contest) -> str:
         "|---|---:|---:|---:|---:|---|---|",
     ]
     for peer in peers.PEERS:
-        one, eight = held.of(peer.name, ONE), held.of(peer.name, EIGHT)
-        if one is None or eight is None:
-            cells = [held.absent[peer.name], "", "", ""]
-        else:
-            cells = [
-                _us(one.median("p50_us")), _us(eight.median("p99_us")),
-                f"{eight.median('per_s'):,.0f}", _us(eight.median("cpu_us")),
-            ]  # fmt: skip
+        cells = _cells(held, peer.name, "{:,.0f}".format)
         lines.append(f"| {' | '.join((peer.name, *cells, peer.host_call, peer.isolation))} |")
     versions = sorted(set(held.versions.values()))
     return "\n".join((*lines, "", f"Versions: {'; '.join(versions)}."))
+
+
+def _cells(held: Contest, peer: str, rate: Callable[[float], str]) -> Sequence[str]:
+    """A contestant's figures, or the reason why it has none."""
+    one, eight = held.of(peer, ONE), held.of(peer, EIGHT)
+    if one is None or eight is None:
+        return held.absent[peer], "", "", ""
+    p50, p99, cpu = (_us(each) for each in (one.median("p50_us"), eight.median("p99_us"), eight.median("cpu_us")))
+    return p50, p99, rate(eight.median("per_s")), cpu
 
 
 def parts(
@@ -328,18 +325,7 @@ def main() -> None:
 
 def plain_peers(held: Contest) -> str:
     """The contestants for a terminal."""
-    rows = []
-    for peer in peers.PEERS:
-        one, eight = held.of(peer.name, ONE), held.of(peer.name, EIGHT)
-        if one is None or eight is None:
-            rows.append((peer.name, held.absent[peer.name], "", "", ""))
-        else:
-            rows.append(
-                (
-                    peer.name, _us(one.median("p50_us")), _us(eight.median("p99_us")),
-                    _per_s(eight.median("per_s")), _us(eight.median("cpu_us")),
-                )
-            )  # fmt: skip
+    rows = [(peer.name, *_cells(held, peer.name, _per_s)) for peer in peers.PEERS]
     return table(("the same job on", "p50, 1 at a time", "p99, 8 at once", "rate, 8 at once", "CPU a run"), rows)
 
 

@@ -49,7 +49,7 @@ class Answer:
     memory_bytes: int | None = None
 
     @property
-    def told(self) -> bool:
+    def answered(self) -> bool:
         """Whether the target answered, be it with an error."""
         return self.outcome not in OF_THE_TESTER
 
@@ -90,7 +90,7 @@ class Recorder:
 
     # ---- events -------------------------------------------------------------------------------------------------
 
-    def left(self, due: float, at: float) -> None:
+    def sent(self, due: float, at: float) -> None:
         """A request due at `due` is sent at `at`."""
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -119,7 +119,7 @@ class Recorder:
         self.in_flight -= 1
         latency = at - due
         self.recent.record(latency)
-        if answer.told and self._measured(at):
+        if answer.answered and self._measured(at):
             self.answered_in_time += 1
             self._block(at).ended += 1
         if not self._measured(due):
@@ -149,7 +149,7 @@ class Recorder:
                 self.parts[name].record(seconds)
         self.run_memory_bytes = max(self.run_memory_bytes, answer.memory_bytes or 0)
 
-    def beside(self, name: str, seconds: float, answer: Answer | None, expect: tuple[str, ...] = ()) -> None:
+    def add_unrelated(self, name: str, seconds: float, answer: Answer | None, expect: tuple[str, ...] = ()) -> None:
         """Record another measurement: reported under its own name, and not among the latencies of the whole."""
         self._count("request", name, seconds)
         if answer is not None:
@@ -214,16 +214,16 @@ class Recorder:
 
     def add(self, wire: Mapping[str, Any]) -> None:
         """Merge the account of another process, for another part of the same load. Raises ValueError."""
-        self.latencies.add(Histogram.of(wire["latencies"]))
-        self.lag.add(Histogram.of(wire["lag"]))
+        self.latencies.add(Histogram.from_wire(wire["latencies"]))
+        self.lag.add(Histogram.from_wire(wire["lag"]))
         for kind, found in wire["by"].items():
             for name, each in found.items():
-                self.by.setdefault(kind, {}).setdefault(name, _histogram(kind)).add(Histogram.of(each))
+                self.by.setdefault(kind, {}).setdefault(name, _histogram(kind)).add(Histogram.from_wire(each))
         self.outcomes.update(wire["outcomes"])
         for name in self._NUMBERS:
             setattr(self, name, getattr(self, name) + wire["numbers"][name])
         for block, other in zip(self.blocks, wire["blocks"], strict=True):
-            block.latencies.add(Histogram.of(other["latencies"]))
+            block.latencies.add(Histogram.from_wire(other["latencies"]))
             block.ended += other["ended"]
             block.errors += other["errors"]
             block.dropped += other["dropped"]

@@ -82,7 +82,7 @@ class Histogram:
         return {"digits": self._digits, "hdr": text, "sum_s": self.sum_s, "max_s": self.max_s}
 
     @classmethod
-    def of(cls, wire: Mapping[str, Any]) -> "Histogram":
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Histogram":
         """The histogram from such JSON. Raises ValueError for anything else."""
         try:
             found = cls(int(wire["digits"]))

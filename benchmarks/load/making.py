@@ -61,10 +61,10 @@ async def make_load(
             chooser = Chooser(stream, tenants, tenant_zipf, load, share, number)
             if load.rate is not None:
                 times = arrivals(stream, load, share, number)
-                nursery.start_soon(made.pace, stream, times, chooser, max(1, share.of(load.max_in_flight)), timer)
+                nursery.start_soon(made.pace, stream, times, chooser, max(1, share.part(load.max_in_flight)), timer)
             else:
                 assert load.concurrency is not None
-                for _ in range(share.of(max(1, round(load.concurrency * stream.times)))):
+                for _ in range(share.part(max(1, round(load.concurrency * stream.times)))):
                     nursery.start_soon(made.repeat, stream, chooser)
 
 
@@ -99,14 +99,14 @@ class _Made:
                     if account.in_flight >= at_once:
                         account.drop(due)
                         continue
-                    account.left(due, now)
+                    account.sent(due, now)
                     nursery.start_soon(self._ask, stream, request, due)
 
     async def repeat(self, stream: Stream, chooser: Chooser) -> None:
         """Closed model: one client that sends the next request as soon as it has an answer."""
         await trio.sleep_until(self._begin + stream.start)
         while (now := self._now()) < self._load.total_s:
-            self._account.left(now, now)
+            self._account.sent(now, now)
             await self._ask(stream, chooser.next(), now)
 
     async def _ask(self, stream: Stream, request: Request, due: float) -> None:

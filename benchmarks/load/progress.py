@@ -20,7 +20,7 @@ class Progress:
     in_flight: int = 0
 
     @classmethod
-    def of(cls, account: Recorder) -> "Progress":
+    def from_account(cls, account: Recorder) -> "Progress":
         """The state of an account now. Takes its recent latencies."""
         return cls(account.take_recent(), Counter(account.outcomes), account.dropped, account.errors, account.in_flight)
 
@@ -34,7 +34,11 @@ class Progress:
     def from_wire(cls, wire: Mapping[str, Any]) -> "Progress":
         """Raises ValueError or KeyError for anything else."""
         return cls(
-            Histogram.of(wire["recent"]), Counter(wire["outcomes"]), wire["dropped"], wire["errors"], wire["in_flight"]
+            Histogram.from_wire(wire["recent"]),
+            Counter(wire["outcomes"]),
+            wire["dropped"],
+            wire["errors"],
+            wire["in_flight"],
         )
 
     def add(self, other: "Progress") -> None:

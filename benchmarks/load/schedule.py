@@ -23,7 +23,7 @@ class Share:
     index: int = 0
     count: int = 1
 
-    def of(self, total: int) -> int:
+    def part(self, total: int) -> int:
         """This process's part of a whole number."""
         return total // self.count + (self.index < total % self.count)
 

@@ -91,7 +91,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
         chance = random.Random(f"{_SEED}/{seed}")
         drawn.append([_figures(_draw(side, chance), values) for _ in range(DRAWS if side else 0)])
     enough = all(sum(1 for block in side if block.asked) >= LEAST_BLOCKS for side in sides)
-    return [_difference(metric, _told(a, metric), _told(b, metric), drawn, enough) for metric in METRICS]
+    return [_difference(metric, _value(a, metric), _value(b, metric), drawn, enough) for metric in METRICS]
 
 
 def _draw(side: Sequence[_Block], chance: random.Random) -> list[_Block]:
@@ -100,7 +100,7 @@ def _draw(side: Sequence[_Block], chance: random.Random) -> list[_Block]:
     return [side[(start + step) % len(side)] for start in starts for step in range(STRETCH)][: len(side)]
 
 
-def _told(result: Mapping[str, Any], metric: str) -> float | None:
+def _value(result: Mapping[str, Any], metric: str) -> float | None:
     """The metric from the result, to three significant digits."""
     if metric == "rate":
         return float(result["rate"])
@@ -119,7 +119,7 @@ def _blocks(result: Mapping[str, Any], name: str) -> list[_Block]:
         for block in result["series"]["blocks"]:
             if block["at_s"] + interval > elapsed + interval / 2:
                 break  # an interrupt ended the load before it
-            latencies = Histogram.of(block["latencies"])
+            latencies = Histogram.from_wire(block["latencies"])
             found.append(
                 _Block(
                     tuple(latencies.counts().items()),
@@ -131,9 +131,9 @@ def _blocks(result: Mapping[str, Any], name: str) -> list[_Block]:
                 )
             )
         for metric in METRICS:
-            _told(result, metric)
+            _value(result, metric)
     except (KeyError, TypeError, ValueError) as error:
-        raise CompareError(f"{name} file is no result of `engine bench` ({error})") from None
+        raise CompareError(f"{name} file is not a result of `engine bench` ({error})") from None
     return found
 
 

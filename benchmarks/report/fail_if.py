@@ -58,7 +58,7 @@ class Threshold:
         value = self.value(result)
         return value is None or _OPERATORS[self.operator](value, self.bound)
 
-    def told(self, result: Mapping[str, Any]) -> str:
+    def describe(self, result: Mapping[str, Any]) -> str:
         """One line about it, with the value seen."""
         value = self.value(result)
         if value is None:

@@ -18,12 +18,12 @@ def live(load: Load, what: str) -> Iterator[Callable[[Progress, float], None]]:
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as display:
 
         def tell(progress: Progress, at_s: float) -> None:
-            display.update(Text(shown(progress, at_s, load, what), overflow="fold"), refresh=True)
+            display.update(Text(as_text(progress, at_s, load, what), overflow="fold"), refresh=True)
 
         yield tell
 
 
-def shown(progress: Progress, at_s: float, load: Load, what: str) -> str:
+def as_text(progress: Progress, at_s: float, load: Load, what: str) -> str:
     """The lines for one update. Plain text: rendering a table of rich would delay the load for milliseconds."""
     recent = progress.recent.summary()
     phase = (

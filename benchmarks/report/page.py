@@ -1,6 +1,5 @@
 """A result as one self-contained HTML page: no script, no request, curves as inline SVG."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ svg text { fill: var(--soft); font: 12px system-ui, sans-serif; } .grid { stroke
 svg text.two { fill: var(--two); stroke: none; } svg text.three { fill: var(--three); stroke: none; }
 .wide { overflow-x: auto; } code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+dl dl { gap: .05rem 1rem; } dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 
@@ -169,25 +168,43 @@ def _facts(result: Mapping[str, Any]) -> str:
         "commit": facts.get("commit"),
         "layers": None if result["layers"] is None else ", ".join(result["layers"]) or "none",
         "load": ", ".join(f"{key} {value}" for key, value in result["load"].items() if value is not None),
-        "configuration": _json(result["config"]),
-        "server": _json(result["server"]),
-        "memory": _json(result["memory"]),
-        "tester": _json(result["tester"]),
+        "configuration": result["config"],
+        "server": result["server"],
+        "memory": result["memory"],
+        "tester": result["tester"],
     }
     return _list(rows)
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
+# A server that is measured says these of itself: deeper values are not looked into.
+_MAX_DEPTH = 8
 
 
-def _list(rows: Mapping[str, Any]) -> str:
+def _list(rows: Mapping[str, Any], depth: int = 0) -> str:
+    """Names and values; a value with names of its own is a list inside."""
     told = "".join(
-        f"<dt>{name}</dt><dd><code>{escape(str(value))}</code></dd>"
+        f"<dt>{escape(str(name))}</dt><dd>{_value(value, depth)}</dd>"
         for name, value in rows.items()
         if value is not None
     )
     return f"<dl>{told}</dl>"
+
+
+def _value(value: Any, depth: int) -> str:
+    match value:
+        case Mapping() | list() | tuple() if depth >= _MAX_DEPTH:
+            text = "…"
+        case Mapping() | list() | tuple() if not value:
+            text = "none"
+        case Mapping():
+            return _list({str(name).replace("_", " "): each for name, each in value.items()}, depth + 1)
+        case list() | tuple():
+            return ", ".join(_value(each, depth + 1) for each in value)
+        case bool():
+            text = "yes" if value else "no"
+        case _:
+            text = str(value)
+    return f"<code>{escape(text)}</code>"
 
 
 # ---- curves ------------------------------------------------------------------------------------------------------

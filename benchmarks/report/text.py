@@ -35,7 +35,7 @@ def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield table(("", "count", *_HEAD), list(_rows(result)))
     yield ""
     yield counts_of(result)
-    yield from _told(result)
+    yield from _server(result)
     yield from _memory(result)
     yield f"machine: {machine.line(result['machine'])}"
     if result["layers"] is not None:
@@ -125,12 +125,12 @@ def counts_of(result: Mapping[str, Any]) -> str:
 
 
 # The server's own figures, as means of all its runs.
-_TOLD = {"queue_mean_ms": "waiting for a worker", "run_mean_ms": "on the worker", "cpu_mean_ms": "CPU time"}
+_SERVER = {"queue_mean_ms": "waiting for a worker", "run_mean_ms": "on the worker", "cpu_mean_ms": "CPU time"}
 
 
-def _told(result: Mapping[str, Any]) -> Iterator[str]:
+def _server(result: Mapping[str, Any]) -> Iterator[str]:
     server = result["server"] or {}
-    told = [f"{words} {milliseconds(server[key])} ms" for key, words in _TOLD.items() if key in server]
+    told = [f"{words} {milliseconds(server[key])} ms" for key, words in _SERVER.items() if key in server]
     if told:
         yield f"the server says of its runs, on average: {', '.join(told)}"
 

@@ -104,10 +104,8 @@ class McpTarget:
     async def _post(self, method: str, params: dict[str, Any], number: int | None, tenant: str | None) -> Response:
         headers = [_ACCEPT, *self._keys.get(tenant or "", ())]
         if self._era == "2026":
-            headers += [("mcp-protocol-version", VERSIONS["2026"]), ("mcp-method", method)]
-            if "name" in params:
-                headers.append(("mcp-name", params["name"]))
-            params = {**params, "_meta": _META}
+            added, params = self_contained(method, params)
+            headers += added
         elif method != "initialize":
             headers.append(("mcp-protocol-version", VERSIONS["handshake"]))
             if session := self._sessions.get(tenant) or self._sessions.get(None):
@@ -116,6 +114,21 @@ class McpTarget:
         if number is not None:
             message["id"] = number
         return await self._client.request("POST", self._path, json.dumps(message).encode(), headers)
+
+
+def self_contained(method: str, params: dict[str, Any]) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Headers and params of a request of 2026-07-28."""
+    headers = [("mcp-protocol-version", VERSIONS["2026"]), ("mcp-method", method)]
+    if "name" in params:
+        headers.append(("mcp-name", params["name"]))
+    return headers, {**params, "_meta": _META}
+
+
+def call_of(method: str, name: str, arguments: Any) -> tuple[bytes, tuple[tuple[str, str], ...]]:
+    """Body and headers of a request of 2026-07-28 for one prompt or tool."""
+    headers, params = self_contained(method, {"name": name, "arguments": arguments})
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return json.dumps(message).encode(), (_ACCEPT, *headers)
 
 
 def rest_of(address: Address) -> Address:

@@ -40,7 +40,7 @@ class PoolTarget:
         call = Call(self._tenant(request.tenant), Hearers(call=calls.append))
         result: RunResult | None = None
         try:
-            async with self._service.at_hand(call.tenant):
+            async with self._service.published(call.tenant):
                 match ask.kind:
                     case "publish":
                         who = Identity(call.tenant, None, frozenset(SCOPES), operator=True)

@@ -1,21 +1,20 @@
-"""`engine agent`: list, test, develop and begin agents."""
+"""`engine agent`: list, test, develop and create agents."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
+from agents.agent import AgentPrompt, Call
+from agents.service import Service
+from cli.control import tenant_of
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs
 from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
-from cli.scripts.publish import add_to
+from cli.scripts import publish, versions
 from cli.scripts.run import Answered, Kind, call_once, script_path, service_for
+from engine.tenant import Tenant
 
-if TYPE_CHECKING:
-    from agents.agent import AgentPrompt, Call
-    from agents.service import Service
-    from engine.tenant import Tenant
-
-app = App(name="agent", help="List, test, develop and begin agents.")
+app = App(name="agent", help="List, test, develop and create agents.")
 
 Args = Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())]
 
@@ -25,15 +24,15 @@ class _Agents(Kind):
     section = "agents"
     done = "Resolved"
 
-    def names(self, service: "Service", who: "Tenant") -> list[str]:
+    def names(self, service: Service, who: Tenant) -> list[str]:
         return [info.name for info in service.list_agents(who)]
 
-    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+    def source(self, service: Service, name: str, who: Tenant) -> str:
         source = next(info.source for info in service.list_agents(who) if info.name == name)
         path = script_path(service.loaded, self.section, name)
         return f"{source} ({path})" if path else source
 
-    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+    async def ask(self, service: Service, name: str, given: Mapping[str, str], call: Call) -> Answered:
         resolved = await service.resolve(name, given, call)
         return Answered(resolved.prompt.model_dump(mode="json"), _lines(resolved.prompt), resolved.run)
 
@@ -41,7 +40,7 @@ class _Agents(Kind):
 AGENTS = _Agents()
 
 
-def _lines(prompt: "AgentPrompt") -> list[str]:
+def _lines(prompt: AgentPrompt) -> list[str]:
     """A prompt as text: the system text in full, and the first line of every message."""
     lines = [
         f"Tools: {', '.join(prompt.tools) or 'none'}",
@@ -62,7 +61,7 @@ async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, ten
     """List the agents, with their tools."""
     async with service_for(config) as (loaded, service):
         who = await tenant_of(tenant, loaded)
-        async with service.at_hand(who):
+        async with service.published(who):
             agents = service.list_agents(who)
     if as_json:
         say_json({"agents": [agent.model_dump(mode="json") for agent in agents]})
@@ -90,7 +89,7 @@ async def resolve(
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
-    """Resolve an agent's prompt and show it, with what it cost."""
+    """Resolve an agent's prompt and show it with its cost."""
     given, loaded = pairs(arg or [], "--arg"), load(config)
     return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
 
@@ -98,7 +97,7 @@ async def resolve(
 @app.command(name="dev")
 async def develop(name: str, /, *, arg: Args = None, config: ConfigPath = None, tenant: TenantName = "default") -> int:
     """Resolve an agent's prompt again on every save of its script, until Ctrl-C."""
-    from cli.scripts.dev import dev
+    from cli.scripts.dev import dev  # with a watcher of files, which no other command needs
 
     given, loaded = pairs(arg or [], "--arg"), load(config)
     return await dev(AGENTS, name, given, loaded, await tenant_of(tenant, loaded))
@@ -112,4 +111,5 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     begin(AGENTS, name, load(config))
 
 
-add_to(app, "agent")
+publish.add_to(app, "agent")
+versions.add_to(app, "agent")

@@ -1,4 +1,4 @@
-"""`engine audit`: who did what, and what scripts were denied."""
+"""`engine audit`: control actions, and denied host calls."""
 
 import time
 from typing import Annotated
@@ -8,19 +8,20 @@ from cyclopts import Parameter
 from cli.control import control_for, when
 from cli.options import AsJson, ConfigPath
 from cli.output import UNUSABLE, Exit, say_json, table
+from control.records import since as moment
 
 
 async def audit(
     *,
-    tenant: Annotated[str | None, Parameter(help="Only what was about this tenant, also one that is gone.")] = None,
-    since: Annotated[str | None, Parameter(help="Only since: a period ago (2h, 7d), a date or a time.")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only rows about this tenant, which may have been deleted.")] = None,
+    since: Annotated[
+        str | None, Parameter(help="Only rows since then: a period ago (2h, 7d), a date or a time.")
+    ] = None,
     limit: Annotated[int, Parameter(help="At most this many rows, the newest.")] = 1000,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Print control actions and denied host calls, oldest first."""
-    from control.records import since as moment
-
     if limit < 1:
         raise Exit(UNUSABLE, f"--limit: expected a number above 0, got {limit}")
     async with control_for(config) as (_, control):

@@ -1,27 +1,38 @@
-"""`engine bench`: how much load the engine holds, and how long a caller waits."""
+"""`engine bench`: the load that the engine sustains, and its latency."""
 
 import json
 import math
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from benchmarks.bench import Plan, Watch, measure
+from benchmarks.load.schedule import Load, stepped
+from benchmarks.processes import ProcessFailed
+from benchmarks.report.compare import CompareError, in_words, summary, unlike
+from benchmarks.report.compare import compare as compared
+from benchmarks.report.fail_if import Threshold, ThresholdError, parse
+from benchmarks.report.live import live
+from benchmarks.report.page import page, ramp_page
+from benchmarks.report.ramp import Ramp
+from benchmarks.report.text import one_line as told
+from benchmarks.report.text import report
+from benchmarks.scenario import FOLDER, ScenarioError, names, with_hostile
+from benchmarks.scenario import load as load_scenario
+from benchmarks.targets.address import AddressError
+from benchmarks.targets.target import Unfit
 from cli.options import ConfigPath, load
 from cli.output import FAILED, INTERRUPTED, OK, UNUSABLE, Exit, note, one_line, quiet_logs, say, say_json, table
 
-if TYPE_CHECKING:
-    from benchmarks.bench import Plan, Watch
-    from benchmarks.load.schedule import Load
-    from benchmarks.report.fail_if import Threshold
-
-app = App(name="bench", help="Measure how much load the engine holds, and how long a caller waits.")
+app = App(name="bench", help="Measure the load that the engine sustains, and its latency.")
 
 Spacing = Literal["even", "poisson"]
 Era = Literal["2026", "handshake"]
@@ -54,23 +65,24 @@ class Asking:
     """The requests and their rate: options of every command that makes a load."""
 
     scenario: Annotated[
-        str | None, Parameter(help="A name from `engine bench scenarios`, or a file. Default: noop; of a server, tool.")
+        str | None,
+        Parameter(help="A name from `engine bench scenarios`, or a file. Default: noop; for a server, tool."),
     ] = None
     concurrency: Annotated[
-        int | None, Parameter(help="Closed model: so many clients, each waiting for its answer; not with --rate.")
+        int | None, Parameter(help="Closed model: number of clients, each with one request at a time; not with --rate.")
     ] = None
     duration: Annotated[str | None, Parameter(help="How long to measure, such as 30s or 2m. Default: 10s.")] = None
     warm_up: Annotated[
-        str | None, Parameter(help="Load before that, not counted. Default: a tenth of the duration, at most 5s.")
+        str | None, Parameter(help="Load before it, not counted. Default: a tenth of the duration, at most 5s.")
     ] = None
     arrivals: Annotated[Spacing, Parameter(help="Open model: evenly spaced, or at random.")] = "even"
-    tenants: Annotated[int | None, Parameter(help="How many tenants ask. Default: as the scenario says.")] = None
+    tenants: Annotated[int | None, Parameter(help="Number of tenants that send. Default: the scenario's.")] = None
     hostile: Annotated[
-        str | None, Parameter(help="Replace so many percent of the requests by hostile ones of another tenant.")
+        str | None, Parameter(help="Percentage of requests that are replaced by hostile ones of another tenant.")
     ] = None
-    timeout: Annotated[str, Parameter(help="Give a request up after this time.")] = "30s"
-    max_in_flight: Annotated[int, Parameter(help="Open model: drop requests while so many are under way.")] = 1000
-    seed: Annotated[int, Parameter(help="The same number makes the same requests.")] = 1
+    timeout: Annotated[str, Parameter(help="Time-out of a request.")] = "30s"
+    max_in_flight: Annotated[int, Parameter(help="Open model: drop requests while this many are in flight.")] = 1000
+    seed: Annotated[int, Parameter(help="Seed: the same number makes the same requests.")] = 1
 
 
 @Parameter(name="*")
@@ -93,7 +105,7 @@ class Keeping:
 class Reaching:
     """The options for the connection to a server."""
 
-    processes: Annotated[int, Parameter(help="Send from so many processes, for more than one core can.")] = 1
+    processes: Annotated[int, Parameter(help="Number of processes that send, for rates beyond one core.")] = 1
     allow_remote: Annotated[bool, Parameter(help="Allow a server that is not on this machine.", negative=())] = False
     key_file: Annotated[
         Path | None, Parameter(help="API keys, one a line: the first for the first tenant, and so on.")
@@ -102,13 +114,13 @@ class Reaching:
 
 Rate = Annotated[
     float | None,
-    Parameter(help="Open model: so many requests a second, whatever the target does. Default: the scenario's."),
+    Parameter(help="Open model: requests a second, independent of the target's answers. Default: the scenario's."),
 ]
 # A server's configuration is not visible from outside, so only a file named explicitly counts: one found in the working
 # directory may belong to another engine.
 ServerConfig = Annotated[
     Path | None,
-    Parameter(name="--config", help="What the server runs with, to be kept in the result.", negative=()),
+    Parameter(name="--config", help="The server's configuration, to be recorded in the result.", negative=()),
 ]
 EraOption = Annotated[Era, Parameter(help="The revision 2026-07-28, or the ones that begin with a handshake.")]
 _ASKING, _KEEPING, _REACHING = Asking(), Keeping(), Reaching()
@@ -161,7 +173,7 @@ async def ramp(
     *,
     start: Annotated[float, Parameter(name="--from", help="The first rate, a second.")] = 10.0,
     to: Annotated[float, Parameter(help="The highest rate to try.")] = 10_000.0,
-    precision: Annotated[str, Parameter(help="How close the answer is to be.")] = "10%",
+    precision: Annotated[str, Parameter(help="Precision of the rate that is found.")] = "10%",
     era: EraOption = "2026",
     asking: Asking = _ASKING,
     keeping: Keeping = _KEEPING,
@@ -169,12 +181,10 @@ async def ramp(
     config: ConfigPath = None,
 ) -> int:
     """Find the highest rate at which no --fail-if holds (by default 'p99>100ms' and 'errors>1%')."""
-    from benchmarks.report.ramp import Ramp
-
     if (what == "run") != (url is None):
         raise Exit(UNUSABLE, f"ramp {what}: " + ("a pool has no URL" if what == "run" else "a URL is needed"))
     if asking.concurrency is not None:
-        raise Exit(UNUSABLE, "a ramp is of rates: --concurrency does not go with it")
+        raise Exit(UNUSABLE, "a ramp varies the rate: --concurrency does not go with it")
     low = _number("--from", start, least=0.001, most=_MOST_RATE)
     high = _number("--to", to, least=low, most=_MOST_RATE)
     close = _percent("--precision", precision, least=1, most=100) / 100
@@ -191,15 +201,12 @@ async def ramp(
 @app.command
 def compare(
     a: Annotated[Path, Parameter(help="A result that --json wrote.")],
-    b: Annotated[Path, Parameter(help="The one to hold against it.")],
+    b: Annotated[Path, Parameter(help="The result to compare with it.")],
     /,
     *,
     as_json: Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())] = False,
 ) -> int:
-    """Say whether two results differ, or only the noise does."""
-    from benchmarks.report.compare import CompareError, in_words, summary, unlike
-    from benchmarks.report.compare import compare as compared
-
+    """Report whether two results differ by more than noise."""
     one, two = _read_result(a), _read_result(b)
     try:
         differences = compared(one, two)
@@ -233,15 +240,12 @@ def compare(
 
 @app.command
 def scenarios(
-    name: Annotated[str | None, Parameter(help="Print what a server needs for this one.")] = None,
+    name: Annotated[str | None, Parameter(help="Print what a server needs for this scenario.")] = None,
     /,
     *,
-    copy: Annotated[Path | None, Parameter(help="Write its files into this folder, to be changed.")] = None,
+    copy: Annotated[Path | None, Parameter(help="Write its files into this folder, for changes.")] = None,
 ) -> None:
     """List the scenarios, or print what one adds to a server's configuration."""
-    from benchmarks.scenario import FOLDER, ScenarioError, names
-    from benchmarks.scenario import load as load_scenario
-
     if name is None:
         if copy is not None:
             raise Exit(UNUSABLE, "--copy needs the name of a scenario")
@@ -253,7 +257,7 @@ def scenarios(
         raise Exit(UNUSABLE, str(error)) from None
     if copy is None:
         text = scenario.server_config()
-        say(text if text else f"# The scenario {scenario.name!r} needs nothing beside what a server has.")
+        say(text if text else f"# The scenario {scenario.name!r} needs no addition to a server's configuration.")
         return
     if name not in names():
         raise Exit(UNUSABLE, "--copy takes the name of a scenario, not a file")
@@ -270,34 +274,30 @@ def scenarios(
 # ---- measuring --------------------------------------------------------------------------------------------------
 
 
-async def _once(plan: "Plan", keeping: Keeping) -> int:
+async def _once(plan: Plan, keeping: Keeping) -> int:
     thresholds = _thresholds(keeping.fail_if or [])
     _writable(keeping)
     with _watched(plan.load, f"{plan.scenario.name}, {plan.target}") as watch:
         result = await _measured(plan, watch)
-    from benchmarks.report.text import report
-
     _keep(result, keeping)  # first: the reader of standard output may close it early
     (note if keeping.json_file == Path("-") else say)(report(result))
     holding = [each for each in thresholds if each.holds(result)]
     for threshold in thresholds:
-        note(f"{'failed' if threshold in holding else 'passed'}: {threshold.told(result)}")
+        note(f"{'failed' if threshold in holding else 'passed'}: {threshold.describe(result)}")
     if result["interrupted"]:
         return INTERRUPTED
     if holding:
         return FAILED
-    if result["measured"] and not result["expected"]:
-        note("error: not one request ended as the scenario expects")
+    if not result["expected"]:
+        note("error: no request ended as the scenario expects")
+        return FAILED
+    if not result["valid"]:
+        note(f"error: the result is not valid: {'; '.join(result['invalid_because'])}")
         return FAILED
     return OK
 
 
-async def _ramp(plan: "Plan", search: Any, thresholds: "list[Threshold]", keeping: Keeping) -> int:
-    from dataclasses import replace
-
-    from benchmarks.load.schedule import stepped
-    from benchmarks.report.text import one_line as told
-
+async def _ramp(plan: Plan, search: Ramp, thresholds: list[Threshold], keeping: Keeping) -> int:
     steps: list[dict[str, Any]] = []
     last: dict[str, Any] | None = None
     interrupted = False
@@ -309,7 +309,7 @@ async def _ramp(plan: "Plan", search: Any, thresholds: "list[Threshold]", keepin
         if interrupted:
             break
         # If the tester itself cannot keep up, the step says nothing about the target, and does not count as held.
-        against = [each.told(last) for each in thresholds if each.holds(last)] + list(last["invalid_because"])
+        against = [each.describe(last) for each in thresholds if each.holds(last)] + list(last["invalid_because"])
         search.tell(rate, not against)
         steps.append({"rate": rate, "held": not against, "because": against, "result": _without_series(last)})
         note(f"{rate:>10.4g} a second: {'holds' if not against else 'FAILS'} ({told(last)})")
@@ -341,17 +341,27 @@ def _answer(answer: dict[str, Any]) -> str:
     if answer["highest_rate"] is None:
         if answer["interrupted"]:
             return "Interrupted before a rate held."
-        return f"Not even the first rate holds: {rules}."
+        return f"Not even the first rate holds. {_ended_by(answer['steps'])}"
     rate = f"{answer['highest_rate']:.4g}"
     if answer["interrupted"]:
         return f"Interrupted. The highest rate that held so far: {rate} a second."
     if answer["limited_by_to"]:
-        return f"{rate} a second hold, which is the highest rate that was to be tried (--to)."
+        return f"{rate} a second hold, the highest rate to try (--to)."
     found = f"Highest rate at which none of {rules} holds: {rate} a second (to {answer['precision']:.0%})."
-    beyond = [step for step in answer["steps"] if step["rate"] > answer["highest_rate"]]
-    if all(step["because"] == step["result"]["invalid_because"] for step in beyond if not step["held"]):
-        found += "\nIt was the tester that kept up with no more: the target may hold a higher rate."
-    return found
+    return f"{found}\n{_ended_by([step for step in answer['steps'] if step['rate'] > answer['highest_rate']])}"
+
+
+def _ended_by(steps: list[dict[str, Any]]) -> str:
+    """What ended a ramp, of the steps beyond the highest rate that held: why the lowest of them failed, the last time.
+
+    Not the thresholds alone: a step also fails where the tester was the bottleneck, whatever the target does.
+    """
+    failed = [step for step in steps if not step["held"]]
+    lowest = [step for step in failed if step["rate"] == min(each["rate"] for each in failed)][-1]
+    why = f"at {lowest['rate']:.4g} a second {'; '.join(lowest['because'])}."
+    if any(step["because"] != step["result"]["invalid_because"] for step in failed):
+        return why[0].upper() + why[1:]
+    return f"The tester itself was the limit: {why} The target may hold a higher rate."
 
 
 def _without_series(result: dict[str, Any]) -> dict[str, Any]:
@@ -359,13 +369,7 @@ def _without_series(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key not in ("series", "histogram", "curve", "machine")}
 
 
-async def _measured(plan: "Plan", watch: "Watch") -> dict[str, Any]:
-    from benchmarks.bench import measure
-    from benchmarks.processes import ProcessFailed
-    from benchmarks.scenario import ScenarioError
-    from benchmarks.targets.address import AddressError
-    from benchmarks.targets.target import Unfit
-
+async def _measured(plan: Plan, watch: Watch) -> dict[str, Any]:
     try:
         return await measure(plan, watch)
     except (AddressError, ScenarioError, ProcessFailed, Unfit) as error:
@@ -373,15 +377,11 @@ async def _measured(plan: "Plan", watch: "Watch") -> dict[str, Any]:
 
 
 @contextmanager
-def _watched(load: "Load", what: str) -> "Iterator[Watch]":
+def _watched(load: Load, what: str) -> Iterator[Watch]:
     """Show progress on a terminal, else nothing."""
-    from benchmarks.bench import Watch
-
     if not sys.stderr.isatty():
         yield Watch()
         return
-    from benchmarks.report.live import live
-
     with live(load, what) as tell:
         yield Watch(tell)
 
@@ -399,12 +399,8 @@ def _plan(
     era: Era = "2026",
     config: Path | None = None,
     duration: str = "10s",
-) -> "Plan":
+) -> Plan:
     """The plan of the options, validated. Raises Exit."""
-    from benchmarks.bench import Plan
-    from benchmarks.scenario import ScenarioError, with_hostile
-    from benchmarks.scenario import load as load_scenario
-
     percent = _percent("--hostile", asking.hostile, least=0, most=100) if asking.hostile is not None else 0.0
     try:
         scenario = with_hostile(load_scenario(asking.scenario or _DEFAULT_SCENARIO[target]), percent)
@@ -412,7 +408,7 @@ def _plan(
         raise Exit(UNUSABLE, str(error)) from None
     given = _given(rate, asking)
     if scenario.model == "cold" and (unused := next((each for each in given if each not in _OF_COLD), None)):
-        raise Exit(UNUSABLE, f"the scenario {scenario.name!r} asks one call at a time: {unused} does not go with it")
+        raise Exit(UNUSABLE, f"the scenario {scenario.name!r} makes one call at a time: {unused} does not go with it")
     if asking.concurrency is not None and (unused := next((each for each in given if each in _OF_OPEN), None)):
         raise Exit(UNUSABLE, f"{unused} (open model) and --concurrency (closed model) exclude each other")
     if scenario.publishes and asking.concurrency is not None:
@@ -444,9 +440,7 @@ def _given(rate: float | None, asking: Asking) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in (*(["rate"] if rate is not None else []), *names)]
 
 
-def _load(rate: float | None, asking: Asking, usual: float, duration: str) -> "Load":
-    from benchmarks.load.schedule import Load
-
+def _load(rate: float | None, asking: Asking, usual: float, duration: str) -> Load:
     duration_s = _seconds("--duration", asking.duration or duration, least=_LEAST_DURATION_S)
     warm_up_s = min(5.0, duration_s / 10)
     if asking.warm_up is not None:
@@ -513,9 +507,7 @@ def _keys(path: Path | None) -> tuple[str, ...]:
     return keys
 
 
-def _thresholds(texts: list[str]) -> "list[Threshold]":
-    from benchmarks.report.fail_if import ThresholdError, parse
-
+def _thresholds(texts: list[str]) -> list[Threshold]:
     try:
         return [parse(text) for text in texts]
     except ThresholdError as error:
@@ -527,8 +519,6 @@ def _thresholds(texts: list[str]) -> "list[Threshold]":
 
 def _writable(keeping: Keeping) -> None:
     """Check before the load, not after it, that the result can be written."""
-    import os
-
     if keeping.html_file == Path("-"):
         raise Exit(UNUSABLE, "--html: a file is needed")
     for path in (keeping.json_file, keeping.html_file):
@@ -551,12 +541,8 @@ def _keep(result: dict[str, Any], keeping: Keeping) -> None:
     if keeping.html_file is None:
         return
     if result.get("ramp"):
-        from benchmarks.report.page import ramp_page
-
         keeping.html_file.write_text(ramp_page(result), encoding="utf-8")
     else:
-        from benchmarks.report.page import page
-
         keeping.html_file.write_text(page(result), encoding="utf-8")
 
 
@@ -568,7 +554,7 @@ def _read_result(path: Path) -> dict[str, Any]:
     if isinstance(value, dict) and value.get("ramp"):
         raise Exit(UNUSABLE, f"{path}: the result of a ramp; compare takes those of run, http and mcp")
     if not isinstance(value, dict) or value.get("schema") != 1 or "series" not in value:
-        raise Exit(UNUSABLE, f"{path}: no result of `engine bench`")
+        raise Exit(UNUSABLE, f"{path}: not a result of `engine bench`")
     return value
 
 

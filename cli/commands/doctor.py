@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agents.loading.loader import LoadFailure
+from agents.service import Service, open_service
 from cli.options import AsJson, ConfigPath, load, shown
 from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_logs, say, say_json
-
-if TYPE_CHECKING:
-    from agents.loading.loader import LoadFailure
-    from engine.config import Config, LoadedConfig
+from control.files import control_path
+from engine.config import Config, ConfigError, LoadedConfig
+from engine.engine import SandboxUnavailable
+from engine.tenant import DEFAULT_TENANT
+from knowledge.sqlite.store import open_store
+from knowledge.store import StoreError
+from server.oauth.tokens import open_tokens
 
 
 @dataclass(slots=True)
@@ -24,6 +29,7 @@ class _Report:
     embedder: dict[str, Any] = field(default_factory=lambda: {"ok": False, "provider": None, "message": "not checked"})
     layers: list[dict[str, Any]] = field(default_factory=list)
     scripts: list[dict[str, Any]] = field(default_factory=list)
+    issuers: list[dict[str, Any]] = field(default_factory=list)
     sandbox: str | None = None
     warnings: list[str] = field(default_factory=list)
     code: int = OK
@@ -39,6 +45,7 @@ class _Report:
             "embedder": self.embedder,
             "layers": self.layers,
             "scripts": self.scripts,
+            "issuers": self.issuers,
             "sandbox": self.sandbox,
             "warnings": self.warnings,
         }
@@ -47,8 +54,8 @@ class _Report:
 async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
     """Check the configuration, store, embedder, scripts and sandbox layers.
 
-    Exit code 1 when a script did not load; 2 when a required layer is missing, or the configuration or store cannot be
-    used.
+    Exit code 1 when a script did not load or an issuer's keys cannot be fetched; 2 when a required layer is missing, or
+    the configuration or store cannot be used.
     """
     report = _Report()
     loaded = _check_config(report, config)
@@ -64,9 +71,7 @@ async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
     return report.code
 
 
-def _check_config(report: _Report, path: Path | None) -> "LoadedConfig | None":
-    from engine.config import ConfigError
-
+def _check_config(report: _Report, path: Path | None) -> LoadedConfig | None:
     try:
         loaded = load(path, warnings=False)
     except ConfigError as error:
@@ -81,15 +86,12 @@ def _check_config(report: _Report, path: Path | None) -> "LoadedConfig | None":
     return loaded
 
 
-async def _check_store(report: _Report, config: "Config") -> None:
-    from knowledge.sqlite.store import open_store
-    from knowledge.store import StoreError
-
+async def _check_store(report: _Report, config: Config) -> None:
     path = config.db.path
     report.store = {"ok": True, "path": shown(path), "message": None}
     if not path.exists():
         # The first write creates it; a check must not.
-        report.store["message"] = "not there yet: `engine init` or `engine sync` makes it"
+        report.store["message"] = "does not exist yet: `engine init` or `engine sync` creates it"
         return
     try:
         async with open_store(path, readonly=True) as store:
@@ -102,7 +104,7 @@ async def _check_store(report: _Report, config: "Config") -> None:
         report.store["message"] = f"{counts[0]}, {counts[1]}, {mebibytes(stats.size_bytes)}"
 
 
-def _check_embedder(report: _Report, config: "Config") -> None:
+def _check_embedder(report: _Report, config: Config) -> None:
     provider = config.embedding.provider
     report.embedder = {"ok": True, "provider": provider, "message": "search is by keyword"}
     if provider != "disabled":
@@ -110,12 +112,8 @@ def _check_embedder(report: _Report, config: "Config") -> None:
         report.warnings.append(f"embedding.provider: no embedder {provider!r} is built in")
 
 
-async def _check_service(report: _Report, loaded: "LoadedConfig") -> None:
+async def _check_service(report: _Report, loaded: LoadedConfig) -> None:
     """Open the service as the server does, and check its contents."""
-    from engine.config import ConfigError
-    from engine.engine import SandboxUnavailable
-    from knowledge.store import StoreError
-
     quiet_logs()
     try:
         with _where_a_store_is(loaded) as opened:
@@ -131,17 +129,15 @@ async def _check_service(report: _Report, loaded: "LoadedConfig") -> None:
     except Exception as error:  # a fault of ours must not prevent the rest of the report
         report.sandbox = f"internal error: {type(error).__name__}: {error}"
         report.worsen(UNUSABLE)
-    if report.scripts:
+    if report.scripts or not all(issuer["ok"] for issuer in report.issuers):
         report.worsen(FAILED)
     if any(layer["required"] and layer["state"] != "active" for layer in report.layers):
         report.worsen(UNUSABLE)
 
 
 @contextmanager
-def _where_a_store_is(loaded: "LoadedConfig") -> Iterator["LoadedConfig"]:
+def _where_a_store_is(loaded: LoadedConfig) -> Iterator[LoadedConfig]:
     """The configuration; if there is no store so far, with a temporary one, as opening the service creates it."""
-    from control.files import control_path
-
     config = loaded.config
     with tempfile.TemporaryDirectory() as folder:
         changed: dict[str, Any] = {}
@@ -152,21 +148,30 @@ def _where_a_store_is(loaded: "LoadedConfig") -> Iterator["LoadedConfig"]:
         yield replace(loaded, config=config.model_copy(update=changed))
 
 
-async def _look_at_service(report: _Report, loaded: "LoadedConfig") -> None:
-    from agents.service import open_service
-    from engine.tenant import DEFAULT_TENANT
-
-    async with open_service(loaded) as service, service.at_hand(DEFAULT_TENANT):
+async def _look_at_service(report: _Report, loaded: LoadedConfig) -> None:
+    async with open_service(loaded) as service, service.published(DEFAULT_TENANT):
         report.layers = [asdict(layer) for layer in service.engine.layers]
         report.scripts = [_failure(failure) for failure in service.failures]
         report.warnings += [text for text in service.warnings if text not in report.warnings]
         known = {tool.name for tool in service.list_tools(DEFAULT_TENANT)}
         for agent in service.list_agents(DEFAULT_TENANT):
             missing = [name for name in agent.tools if name not in known]
-            report.warnings += [f"agent {agent.name}: nobody provides its tool {name!r}" for name in missing]
+            report.warnings += [f"agent {agent.name}: its tool {name!r} does not exist" for name in missing]
+        await _check_issuers(report, service)
 
 
-def _failure(failure: "LoadFailure") -> dict[str, Any]:
+async def _check_issuers(report: _Report, service: Service) -> None:
+    """Fetch the keys of every issuer of `[tenants.oauth]` once."""
+    oauth = service.loaded.config.tenants.oauth
+    if oauth is None:
+        return
+    async with open_tokens(oauth, service.control.logins) as tokens:
+        for issuer in tokens.issuers.values():
+            trouble = await issuer.check()
+            report.issuers.append({"name": issuer.name, "ok": trouble is None, "message": trouble})
+
+
+def _failure(failure: LoadFailure) -> dict[str, Any]:
     return {
         "kind": failure.kind,
         "name": failure.name,
@@ -196,6 +201,8 @@ def _show(report: _Report) -> None:
         where = script["path"] or "the configuration"
         where += f":{script['line']}" if script["line"] else ""
         line(False, script["kind"], f"{script['name']}: {script['outcome']}: {script['message']} ({where})")
+    for issuer in report.issuers:
+        line(issuer["ok"], "issuer", f"{issuer['name']}: {issuer['message'] or 'its keys were fetched'}")
     for warning in report.warnings:
         say(f"! {one_line(warning)}")
     say(_verdict(report))
@@ -205,5 +212,5 @@ def _verdict(report: _Report) -> str:
     if report.code != OK:
         return "Something is wrong, see ✗ above."
     if report.warnings:
-        return "The engine works; of what is configured, see ! above."
+        return "The engine works; see the warnings (!) above."
     return "Everything is in order."

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from cli.options import ConfigPath, load, shown
 from cli.output import say
+from engine.config import TEMPLATE, find_config
+from knowledge.sqlite.store import open_store
 
 
 async def init(*, config: ConfigPath = None) -> None:
     """Write a commented engine.toml and an empty store. What exists is left as it is."""
-    from engine.config import TEMPLATE, find_config
-    from knowledge.sqlite.store import open_store
-
     cwd = Path.cwd()
     # A configuration under another name counts too: a new engine.toml would take precedence over it.
     path = find_config(config, os.environ, cwd) or cwd / "engine.toml"

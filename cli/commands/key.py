@@ -8,6 +8,8 @@ from cyclopts import App, Parameter
 from cli.control import ACTOR, control_for, warn_if_off, when
 from cli.options import AsJson, ConfigPath
 from cli.output import note, say, say_json, table
+from control.key_text import ended
+from control.records import expiry
 
 app = App(name="key", help="Create, list and revoke API keys.")
 
@@ -17,16 +19,14 @@ async def create(
     tenant: str,
     /,
     *,
-    scopes: Annotated[str, Parameter(help="What it may do: use, publish, admin, separated by commas.")] = "use",
+    scopes: Annotated[str, Parameter(help="Its scopes: use, publish, admin, separated by commas.")] = "use",
     expires: Annotated[
-        str | None, Parameter(help="When it ends: a period (30d, 12h), a date or a time. Default: never.")
+        str | None, Parameter(help="When it expires: a period (30d, 12h), a date or a time. Default: never.")
     ] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key for a tenant and print it. It is shown this once and kept nowhere."""
-    from control.records import expiry
-
+    """Create a key for a tenant and print it. It is printed once, and not stored."""
     async with control_for(config) as (loaded, control):
         record, key = await control.keys.create(
             tenant,
@@ -44,9 +44,7 @@ async def create(
 
 @app.command(name="list")
 async def list_keys(tenant: str, /, *, config: ConfigPath = None, as_json: AsJson = False) -> None:
-    """List the keys of a tenant, also those that were revoked or have ended."""
-    from control.key_text import ended
-
+    """List the keys of a tenant, including revoked and expired ones."""
     async with control_for(config) as (_, control):
         found = await control.keys.all(tenant)
     if as_json:
@@ -78,7 +76,7 @@ async def revoke(
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a key open nothing from now on. A running server notices with the next request."""
+    """Revoke a key. A running server refuses it from the next request on."""
     async with control_for(config) as (_, control):
         record = await control.keys.revoke(identifier, actor=ACTOR)
     say_json(record.as_json()) if as_json else say(f"Revoked: {record.id} of tenant {record.tenant}")

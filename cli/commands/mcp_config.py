@@ -10,16 +10,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from cyclopts import Parameter
 
 from cli.options import ConfigPath, load
 from cli.output import UNUSABLE, Exit, note
-
-if TYPE_CHECKING:
-    from engine.config import LoadedConfig
+from engine.config import LoadedConfig, parse_bind
 
 ClientName = Literal["claude-code", "cursor", "vscode", "codex", "inspector"]
 
@@ -193,13 +191,11 @@ def mcp_address(url: str, agent: str | None) -> str:
     return parts._replace(path=path, query=query).geturl()
 
 
-def address_of(loaded: "LoadedConfig") -> str:
+def address_of(loaded: LoadedConfig) -> str:
     """The address of a server with this configuration, as seen from this machine. Raises ValueError."""
-    from engine.config import parse_bind
-
     host, port = parse_bind(loaded.config.server.bind)
     if port == 0:
-        raise ValueError("server.bind takes any free port: say with --url which one it took")
+        raise ValueError("server.bind takes any free port; give the server's URL with --url")
     host = _EVERYWHERE.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -214,15 +210,15 @@ def mcp_config(
     client: ClientName,
     /,
     *,
-    url: Annotated[str | None, Parameter(help="The server's address, instead of what [server] bind says.")] = None,
-    agent: Annotated[str | None, Parameter(help="Show the client this agent's prompt and tools alone.")] = None,
+    url: Annotated[str | None, Parameter(help="The server's URL, instead of that of [server] bind.")] = None,
+    agent: Annotated[str | None, Parameter(help="Show the client only this agent's prompt and tools.")] = None,
     stdio: Annotated[bool, Parameter(help="Have the client start the engine itself.", negative=())] = False,
     key_env: Annotated[
         str | None, Parameter(help="The environment variable with the key. Default with [tenants]: ENGINE_KEY.")
     ] = None,
     config: ConfigPath = None,
 ) -> None:
-    """Print what an MCP client has to be told to use this engine."""
+    """Print the configuration of an MCP client for this engine."""
     if agent is not None and not _AGENT.fullmatch(agent):
         raise Exit(UNUSABLE, f"--agent: {agent!r} is not a name of an agent (1 to 64 of A-Z a-z 0-9 _ . -)")
     if key_env is not None and not _VARIABLE.fullmatch(key_env):
@@ -237,7 +233,8 @@ def mcp_config(
         snippet = told.local(_local(name, agent, loaded))
         note(f"{told.place}:")
     else:
-        key = key_env or (KEY_VARIABLE if loaded.config.tenants.enabled else None)
+        tenants = loaded.config.tenants
+        key = key_env or (KEY_VARIABLE if tenants.enabled and tenants.oauth is None else None)
         try:
             snippet = told.remote(Remote(name, mcp_address(url or address_of(loaded), agent), key))
         except ValueError as error:
@@ -246,7 +243,7 @@ def mcp_config(
     print(snippet)
 
 
-def _local(name: str, agent: str | None, loaded: "LoadedConfig") -> Local:
+def _local(name: str, agent: str | None, loaded: LoadedConfig) -> Local:
     program, *arguments = this_program()
     arguments += ["serve", "--stdio"]
     if agent is not None:

@@ -1,6 +1,7 @@
 """`engine secret`: values that scripts use without seeing them."""
 
 import sys
+from getpass import getpass
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -22,14 +23,14 @@ async def set_secret(
     /,
     *,
     host: Annotated[
-        list[str] | None, Parameter(help="Where it may be sent, as in allow_hosts. Repeatable.", negative=())
+        list[str] | None, Parameter(help="A host that it may be sent to, as in allow_hosts. Repeatable.", negative=())
     ] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a secret. Its value is read from standard input; one line break at its end does not belong to it."""
+    """Set a secret. Its value is read from standard input; one line break at its end is removed."""
     if not host:
-        raise Exit(UNUSABLE, "a secret is sent nowhere without --host HOST")
+        raise Exit(UNUSABLE, "--host HOST is required: a secret is sent only to its hosts")
     value = _read()
     async with control_for(config) as (_, control):
         record = await control.secrets.set(tenant, name, value, host, actor=ACTOR)
@@ -38,8 +39,6 @@ async def set_secret(
 
 def _read() -> str:
     if sys.stdin.isatty():
-        from getpass import getpass
-
         return getpass("Value: ")
     raw = sys.stdin.buffer.read(_READ_BYTES)
     try:
@@ -66,7 +65,7 @@ async def list_secrets(tenant: str, /, *, config: ConfigPath = None, as_json: As
 
 @app.command
 async def delete(tenant: str, name: str, /, *, config: ConfigPath = None) -> None:
-    """Forget a secret."""
+    """Delete a secret."""
     async with control_for(config) as (_, control):
         await control.secrets.delete(tenant, name, actor=ACTOR)
     say(f"Deleted: {name} of tenant {tenant}")

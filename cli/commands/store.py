@@ -6,27 +6,25 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, load, shown, tenant_of
+from cli.control import tenant_of
+from cli.options import AsJson, ConfigPath, TenantName, load, shown
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
-
-if TYPE_CHECKING:
-    from engine.config import LoadedConfig
-    from knowledge.sqlite.store import SqliteStore
-    from knowledge.store import Hit, SourceInfo
+from engine.config import LoadedConfig
+from knowledge.sqlite.store import SqliteStore, open_store
+from knowledge.store import Hit, SearchQuery, SourceInfo
+from knowledge.stores import store_path
+from knowledge.times import canonical_time
 
 Mode = Literal["keyword", "semantic", "hybrid"]
 
 
 @asynccontextmanager
-async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple["LoadedConfig", "SqliteStore"]]:
+async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple[LoadedConfig, SqliteStore]]:
     """The configuration and the tenant's store, open for reading."""
-    from knowledge.sqlite.store import open_store
-    from knowledge.stores import store_path
-
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
     configured = loaded.config.connectors.problems(who.id)
@@ -42,14 +40,12 @@ async def search(
     source: Annotated[str | None, Parameter(help="Only this source: TYPE:NAME, NAME or TYPE.")] = None,
     since: Annotated[str | None, Parameter(help="Only documents updated since (date or RFC 3339 time).")] = None,
     limit: Annotated[int | None, Parameter(help="At most this many results, 1 to 100.")] = None,
-    explain: Annotated[bool, Parameter(help="Say how results were found and scored.", negative=())] = False,
+    explain: Annotated[bool, Parameter(help="Show how results were found and scored.", negative=())] = False,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> None:
     """Search the knowledge base."""
-    from knowledge.store import SearchQuery
-
     if limit is not None and not 1 <= limit <= 100:
         within = max(1, min(limit, 100))
         warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
@@ -72,7 +68,7 @@ async def search(
         _show_hit(number, hit, explain)
 
 
-def _show_hit(number: int, hit: "Hit", explain: bool) -> None:
+def _show_hit(number: int, hit: Hit, explain: bool) -> None:
     say(f"{number}. [{hit.score:.2f}] {hit.source} / {one_line(hit.title or hit.source_id)}")
     if explain:
         say(f"    scoring: keyword={hit.score:.3f} semantic=none → {hit.score:.3f}")
@@ -142,17 +138,15 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
         )
 
 
-def _status(source: "SourceInfo") -> str:
-    """What the column STATUS says: OK for a source that is configured and works."""
+def _status(source: SourceInfo) -> str:
+    """The column STATUS: OK for a source that is configured and works."""
     if not source.configured:
         return "NOT CONFIGURED"
     return "OK" if source.healthy else "FAILED"
 
 
 async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
-    """Print how much is in the store."""
-    from knowledge.stores import store_path
-
+    """Print the size of the store."""
     async with reading(config, tenant) as (loaded, store):
         found = await store.stats()
     database = shown(store_path(loaded.config.db.path, tenant))
@@ -202,8 +196,6 @@ async def export(
 
 def _time(text: str | None, option: str) -> str | None:
     """The time in an option, in the store's form."""
-    from knowledge.times import canonical_time
-
     try:
         return None if text is None else canonical_time(text)
     except ValueError as error:

@@ -7,19 +7,22 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, load, tenant_of
+from agents.sources import connector
+from cli.control import tenant_of
+from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, say, say_json, warn
-
-if TYPE_CHECKING:
-    from engine.config import Config, LoadedConfig
-    from engine.tenant import Tenant
-    from knowledge.connectors import Connector
-    from knowledge.sqlite.store import SqliteStore
-    from knowledge.sync import Progress, SyncReport
+from control.store import open_configured
+from engine.config import Config, ConfigError, LoadedConfig
+from engine.tenant import Tenant
+from knowledge.connectors import Connector, ConnectorError
+from knowledge.sqlite.store import SqliteStore, open_store
+from knowledge.stores import store_path
+from knowledge.sync import SyncProgress, SyncReport
+from knowledge.sync import sync as sync_source
 
 Form = Literal["human", "json"]
 
@@ -41,7 +44,7 @@ async def sync(
     /,
     *,
     full: Annotated[bool, Parameter(help="Read and write everything again.", negative=())] = False,
-    dry_run: Annotated[bool, Parameter(help="Only say what would be done.", negative=())] = False,
+    dry_run: Annotated[bool, Parameter(help="Only print what would be done.", negative=())] = False,
     since: Annotated[str | None, Parameter(help="Only items changed since (date or RFC 3339 time).")] = None,
     until: Annotated[str | None, Parameter(help="Only items changed until (date or RFC 3339 time).")] = None,
     limit: Annotated[int | None, Parameter(help="Write at most this many documents per source.")] = None,
@@ -51,7 +54,7 @@ async def sync(
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
-    """Bring the store up to date with its sources."""
+    """Synchronise the store with its sources."""
     loaded = load(config)
     who = await tenant_of(tenant, loaded)
     labels = select(connector, loaded.config, who.id)
@@ -77,7 +80,7 @@ async def sync(
     return code
 
 
-def select(asked: str, config: "Config", tenant: str = "default") -> tuple[str, ...]:
+def select(asked: str, config: Config, tenant: str = "default") -> tuple[str, ...]:
     """The tenant's labels that match `all`, TYPE or TYPE:NAME. Raises Exit if none does."""
     labels = config.connectors.labels(tenant)
     kind = asked.partition(":")[0]
@@ -98,10 +101,8 @@ def select(asked: str, config: "Config", tenant: str = "default") -> tuple[str, 
     raise Exit(UNUSABLE, f"unknown connector {asked!r}; {configured}")
 
 
-async def fill_if_empty(loaded: "LoadedConfig") -> None:
+async def fill_if_empty(loaded: LoadedConfig) -> None:
     """Sync every filesystem connector if the store has no documents, and print one line for each source."""
-    from knowledge.sqlite.store import open_store
-
     labels = [label for label in loaded.config.connectors.labels() if label.startswith("filesystem:")]
     if not labels:
         return
@@ -117,10 +118,7 @@ async def fill_if_empty(loaded: "LoadedConfig") -> None:
 
 
 @asynccontextmanager
-async def _writing(loaded: "LoadedConfig", who: "Tenant", dry_run: bool) -> AsyncIterator["SqliteStore"]:
-    from knowledge.sqlite.store import open_store
-    from knowledge.stores import store_path
-
+async def _writing(loaded: LoadedConfig, who: Tenant, dry_run: bool) -> AsyncIterator[SqliteStore]:
     path = store_path(loaded.config.db.path, who.id)
     configured = loaded.config.connectors.problems(who.id)
     if dry_run and not path.exists():
@@ -134,10 +132,8 @@ async def _writing(loaded: "LoadedConfig", who: "Tenant", dry_run: bool) -> Asyn
         yield store
 
 
-async def _room(loaded: "LoadedConfig", who: "Tenant") -> int | None:
+async def _room(loaded: LoadedConfig, who: Tenant) -> int | None:
     """Bound on the size of the tenant's documents: its quota less the size of its published packages."""
-    from control.store import open_configured
-
     tenants = loaded.config.tenants
     if not tenants.enabled:
         return None
@@ -148,10 +144,7 @@ async def _room(loaded: "LoadedConfig", who: "Tenant") -> int | None:
     return max(0, int(bound) - packages)
 
 
-def _connector(config: "Config", label: str) -> "Connector":
-    from agents.sources import connector
-    from engine.config import ConfigError
-
+def _connector(config: Config, label: str) -> Connector:
     try:
         return connector(config, label)
     except ConfigError as error:
@@ -159,13 +152,9 @@ def _connector(config: "Config", label: str) -> "Connector":
 
 
 async def _sync_one(
-    store: "SqliteStore", label: str, connector: "Connector", config: "Config", options: _Options, form: Form | None
+    store: SqliteStore, label: str, connector: Connector, config: Config, options: _Options, form: Form | None
 ) -> dict[str, Any]:
     """Synchronise one source. Returns a summary as JSON, with `error` if the source could not be read."""
-    from knowledge.connectors import ConnectorError
-    from knowledge.sync import SyncReport
-    from knowledge.sync import sync as sync_source
-
     with _progress(form) as tell:
         try:
             report = await sync_source(
@@ -188,7 +177,7 @@ async def _sync_one(
     return _as_json(report, None)
 
 
-def _as_json(report: "SyncReport", error: str | None) -> dict[str, Any]:
+def _as_json(report: SyncReport, error: str | None) -> dict[str, Any]:
     skipped = [{"source_id": source_id, "reason": reason} for source_id, reason in report.skipped]
     return {**asdict(report), "skipped": skipped, "error": error}
 
@@ -218,7 +207,7 @@ def _show(report: dict[str, Any]) -> None:
 
 # ---- progress ---------------------------------------------------------------------------------------------------
 
-Tell = Callable[["Progress"], None]
+Tell = Callable[[SyncProgress], None]
 
 
 @contextmanager
@@ -241,19 +230,19 @@ def _bar() -> Iterator[Tell]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sync", total=None)
 
-        def tell(progress: "Progress") -> None:
+        def tell(progress: SyncProgress) -> None:
             description = f"sync {progress.source}  {progress.phase}"
             bar.update(task, description=description, completed=progress.n, total=progress.total)
 
         yield tell
 
 
-def _is_news(progress: "Progress") -> bool:
+def _is_news(progress: SyncProgress) -> bool:
     """Whether to print a line: for every tenth item and the last one only, to keep the output short."""
     return progress.n % 10 == 0 or progress.n == progress.total
 
 
-def _tell_human(progress: "Progress") -> None:
+def _tell_human(progress: SyncProgress) -> None:
     if progress.phase == "discovering":
         if progress.n == 0:
             note(f"sync {progress.source}  discovering...")
@@ -261,7 +250,7 @@ def _tell_human(progress: "Progress") -> None:
         note(f"sync {progress.source}  ingesting  {progress.n:,} / {progress.total or 0:,} items")
 
 
-def _tell_json(progress: "Progress") -> None:
+def _tell_json(progress: SyncProgress) -> None:
     line: dict[str, Any] = {"event": "progress", "connector": progress.source, "phase": progress.phase}
     if progress.phase == "discovering":
         if progress.n == 0:

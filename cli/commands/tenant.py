@@ -1,29 +1,29 @@
 """`engine tenant`: the tenants besides `default`, their quotas and their usage."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from cli.control import ACTOR, control_for, numbers, warn_if_off, when
 from cli.options import AsJson, ConfigPath
 from cli.output import UNUSABLE, Exit, note, one_line, plural, say, say_json, table
+from control.moving import back_up, export_tenant, import_tenant
+from control.records import TenantRecord
+from engine import usage as sums
 
-if TYPE_CHECKING:
-    from control.records import TenantRecord
-
-app = App(name="tenant", help="Create, suspend, move and delete tenants; show what they used.")
+app = App(name="tenant", help="Create, suspend, move and delete tenants; show their usage.")
 
 Quotas = Annotated[
     list[str] | None, Parameter(name="--quota", help="A quota, as NAME=NUMBER. Repeatable.", negative=())
 ]
 Ceilings = Annotated[
     list[str] | None,
-    Parameter(name="--ceiling", help="A limit that no run of it passes, as NAME=NUMBER. Repeatable.", negative=()),
+    Parameter(name="--ceiling", help="A ceiling for a limit of its runs, as NAME=NUMBER. Repeatable.", negative=()),
 ]
 
 
-def _show(record: "TenantRecord") -> None:
+def _show(record: TenantRecord) -> None:
     say(f"Tenant:   {record.name}")
     say(f"State:    {record.state}")
     say(f"Created:  {when(record.created_at)}")
@@ -40,11 +40,11 @@ async def create(
     *,
     quota: Quotas = None,
     ceiling: Ceilings = None,
-    weight: Annotated[float, Parameter(help="Its share of CPU time against the others'.")] = 1.0,
+    weight: Annotated[float, Parameter(help="Its share of CPU time, relative to other tenants.")] = 1.0,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a tenant. It has no key yet: `engine key create NAME` makes one."""
+    """Create a tenant. It has no key yet: `engine key create NAME` creates one."""
     quotas, ceilings = numbers(quota, "--quota"), numbers(ceiling, "--ceiling")
     async with control_for(config) as (loaded, control):
         record = await control.tenants.create(name, actor=ACTOR, quotas=quotas, ceilings=ceilings, weight=weight)
@@ -59,11 +59,11 @@ async def change(
     *,
     quota: Quotas = None,
     ceiling: Ceilings = None,
-    weight: Annotated[float | None, Parameter(help="Its share of CPU time against the others'.")] = None,
+    weight: Annotated[float | None, Parameter(help="Its share of CPU time, relative to other tenants.")] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change quotas, ceilings or the weight of a tenant; those that are not named stay."""
+    """Change quotas, ceilings or the weight of a tenant; all others are kept."""
     quotas, ceilings = numbers(quota, "--quota"), numbers(ceiling, "--ceiling")
     async with control_for(config) as (_, control):
         was = await control.tenants.get(name)
@@ -98,13 +98,13 @@ async def show(name: str, /, *, config: ConfigPath = None, as_json: AsJson = Fal
 
 @app.command
 async def suspend(name: str, /, *, config: ConfigPath = None, as_json: AsJson = False) -> None:
-    """Let no key of a tenant open anything, until it is resumed. A running server notices with the next request."""
+    """Suspend a tenant: none of its keys works until it is resumed. A running server sees it with the next request."""
     await _set_state(name, "suspended", config, as_json)
 
 
 @app.command
 async def resume(name: str, /, *, config: ConfigPath = None, as_json: AsJson = False) -> None:
-    """Let a suspended tenant in again."""
+    """Resume a suspended tenant."""
     await _set_state(name, "active", config, as_json)
 
 
@@ -119,13 +119,13 @@ async def delete(
     name: str,
     /,
     *,
-    yes: Annotated[bool, Parameter(help="Really: nothing of it can be had back.", negative=())] = False,
+    yes: Annotated[bool, Parameter(help="Confirm: the deletion cannot be undone.", negative=())] = False,
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a tenant with its knowledge, agents, keys, secrets and usage, and show that nothing is left."""
     if not yes:
-        raise Exit(UNUSABLE, f"this removes everything that tenant {name!r} has; say --yes if that is meant")
+        raise Exit(UNUSABLE, f"this deletes everything that tenant {name!r} has; confirm with --yes")
     async with control_for(config) as (_, control):
         proof = await control.tenants.delete(name, actor=ACTOR)
     if as_json:
@@ -149,9 +149,7 @@ async def export_one(
     ] = None,
     config: ConfigPath = None,
 ) -> None:
-    """Write a tenant into a file that `engine tenant import` takes. It may be served meanwhile."""
-    from control.moving import export_tenant
-
+    """Export a tenant to a file for `engine tenant import`. A server may be running."""
     async with control_for(config) as (loaded, control):
         to = Path(f"{name}.tar") if output is None else output
         await export_tenant(control, loaded.config.db.path, name, to, actor=ACTOR)
@@ -160,9 +158,7 @@ async def export_one(
 
 @app.command(name="import")
 async def import_one(file: Path, /, *, config: ConfigPath = None) -> None:
-    """Take in a tenant from a file of `engine tenant export`. Its keys work here as they did there."""
-    from control.moving import import_tenant
-
+    """Import a tenant from a file of `engine tenant export`. Its keys stay valid."""
     async with control_for(config) as (loaded, control):
         name = await import_tenant(control, loaded.config.db.path, file, actor=ACTOR)
     say(f"Imported: {one_line(name)}")
@@ -170,9 +166,7 @@ async def import_one(file: Path, /, *, config: ConfigPath = None) -> None:
 
 @app.command
 async def backup(folder: Path, /, *, config: ConfigPath = None) -> None:
-    """Copy the control store and everybody's knowledge into a new folder. The engine may serve meanwhile."""
-    from control.moving import back_up
-
+    """Copy the control store and every tenant's knowledge into a new folder. A server may be running."""
     async with control_for(config) as (loaded, control):
         written = await back_up(control, loaded.config.db.path, folder, actor=ACTOR)
     for name in written:
@@ -182,7 +176,7 @@ async def backup(folder: Path, /, *, config: ConfigPath = None) -> None:
 
 @app.command
 async def usage(
-    name: Annotated[str | None, Parameter(help="This tenant alone.")] = None,
+    name: Annotated[str | None, Parameter(help="Only this tenant.")] = None,
     /,
     *,
     csv: Annotated[
@@ -191,9 +185,7 @@ async def usage(
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what tenants used: every run once, however it ended. A running server writes its sums every few seconds."""
-    from engine import usage as sums
-
+    """Show the usage of tenants. A running server writes its sums every few seconds."""
     async with control_for(config) as (_, control):
         if name is not None:
             await control.tenants.get(name)

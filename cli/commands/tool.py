@@ -1,27 +1,26 @@
-"""`engine tool`: list, test, develop and begin tools."""
+"""`engine tool`: list, test, develop and create tools."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, load, pairs, tenant_of
+from agents.agent import Call
+from agents.service import Service
+from agents.tool import ToolInfo
+from cli.control import tenant_of
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs
 from cli.output import DESCRIPTION_WIDTH, FAILED, UNUSABLE, Exit, indented, say_json, shortened, table
-from cli.scripts.publish import add_to
+from cli.scripts import publish, versions
 from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for, unknown
+from engine.config import LoadedConfig, ScriptEntry
+from engine.tenant import Tenant
 
-if TYPE_CHECKING:
-    from agents.agent import Call
-    from agents.service import Service
-    from agents.tool import ToolInfo
-    from engine.config import LoadedConfig
-    from engine.tenant import Tenant
-
-app = App(name="tool", help="List, test, develop and begin tools.")
+app = App(name="tool", help="List, test, develop and create tools.")
 
 Params = Annotated[
     list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
@@ -38,16 +37,16 @@ class _Tools(Kind):
     section = "tools"
     done = "Called"
 
-    def names(self, service: "Service", who: "Tenant") -> list[str]:
+    def names(self, service: Service, who: Tenant) -> list[str]:
         return [info.name for info in service.list_tools(who)]
 
-    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+    def source(self, service: Service, name: str, who: Tenant) -> str:
         info = _info(service, name, who)
         source = _type(service, who, info) if info else ""
         path = script_path(service.loaded, self.section, name)
         return f"{source} ({path})" if path else source
 
-    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+    async def ask(self, service: Service, name: str, given: Mapping[str, str], call: Call) -> Answered:
         info = _info(service, name, call.tenant)
         called = await service.call_tool(name, parse_params(given, info.parameters if info else {}), call)
         shown = json.dumps(called.value, ensure_ascii=False, indent=2)
@@ -57,11 +56,11 @@ class _Tools(Kind):
 TOOLS = _Tools()
 
 
-def _info(service: "Service", name: str, who: "Tenant") -> "ToolInfo | None":
+def _info(service: Service, name: str, who: Tenant) -> ToolInfo | None:
     return next((info for info in service.list_tools(who) if info.name == name), None)
 
 
-def _type(service: "Service", who: "Tenant", info: "ToolInfo") -> str:
+def _type(service: Service, who: Tenant, info: ToolInfo) -> str:
     if info.builtin:
         return "built-in"
     if info.name not in service.registry.configured(who.id)[1]:
@@ -95,13 +94,11 @@ def parse_params(given: Mapping[str, str], schema: Mapping[str, Any]) -> dict[st
     return values
 
 
-def _named(tool: str, source: str | None, loaded: "LoadedConfig") -> tuple[str, "LoadedConfig"]:
+def _named(tool: str, source: str | None, loaded: LoadedConfig) -> tuple[str, LoadedConfig]:
     """A tool's name, and the configuration that has it: for a path, one with only this script.
 
-    It has the grants and the configuration of the tool `source`, or none.
+    The script has the grants and the configuration of the tool `source`, or none.
     """
-    from engine.config import ScriptEntry
-
     if "/" not in tool and not tool.endswith(".lua"):
         if source is not None:
             raise Exit(UNUSABLE, "--source is for the path of a script; a configured tool has an entry of its own")
@@ -123,12 +120,11 @@ async def list_tools(*, config: ConfigPath = None, as_json: AsJson = False, tena
     """List the tools."""
     async with service_for(config) as (loaded, service):
         who = await tenant_of(tenant, loaded)
-        async with service.at_hand(who):
+        async with service.published(who):
             tools = service.list_tools(who)
             types = [_type(service, who, tool) for tool in tools]
     if as_json:
-        fields = {"name", "description", "builtin", "parameters"}
-        say_json({"tools": [tool.model_dump(mode="json", include=fields) for tool in tools]})
+        say_json({"tools": [tool.model_dump(mode="json") for tool in tools]})
         return
     table(
         (
@@ -151,7 +147,7 @@ async def call(
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
-    """Call a tool and show its answer, with what it cost."""
+    """Call a tool and show its answer and its cost."""
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, source, load(config))
     return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
@@ -168,7 +164,7 @@ async def develop(
     tenant: TenantName = "default",
 ) -> int:
     """Call a tool again on every save of its script, until Ctrl-C."""
-    from cli.scripts.dev import dev
+    from cli.scripts.dev import dev  # with a watcher of files, which no other command needs
 
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, source, load(config))
@@ -183,4 +179,5 @@ def init(name: str, /, *, config: ConfigPath = None) -> None:
     begin(TOOLS, name, load(config))
 
 
-add_to(app, "tool")
+publish.add_to(app, "tool")
+versions.add_to(app, "tool")

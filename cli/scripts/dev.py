@@ -14,21 +14,25 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import trio
+from rich.console import Console
+from rich.text import Text
+from watchfiles import awatch
+from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
 
+from agents.agent import Call
+from agents.loading.loader import LoadFailure, load
+from agents.registry import Registry
+from agents.service import Service
 from cli.options import shown
 from cli.output import OK, UNUSABLE, Exit, mebibytes, plain, plural, shortened
 from cli.scripts.run import Answered, Kind, failure_lines, location, only, opened, run_of, unknown
-
-if TYPE_CHECKING:
-    from agents.loading.loader import LoadFailure
-    from agents.service import Service
-    from engine.config import LoadedConfig, ScriptEntry
-    from engine.errors import Problem
-    from engine.run import CallRecord, LogLine, RunResult
-    from engine.tenant import Tenant
+from engine.config import LoadedConfig, ScriptEntry
+from engine.errors import Problem
+from engine.run import CallRecord, Hearers, LogLine, RunResult
+from engine.tenant import Tenant
 
 Style = Literal["plain", "head", "dim", "good", "warn", "bad"]
 Line = tuple[Style, str]
@@ -69,10 +73,10 @@ class Session:
         self._at = at
         return [("plain", ""), ("head", f"── run {self.runs} · {at} ──")]
 
-    def logged(self, line: "LogLine") -> list[Line]:
+    def logged(self, line: LogLine) -> list[Line]:
         return [(_LEVELS.get(line.level, "plain"), f"[{line.level}] {line.text}")]
 
-    def called(self, record: "CallRecord") -> list[Line]:
+    def called(self, record: CallRecord) -> list[Line]:
         took = f"→ {record.name}  {_ms(record.wall_s)}"
         if record.refused is None:
             return [("dim", took)]
@@ -92,7 +96,7 @@ class Session:
             ("good", cost("ok", answer.run, wall_s) + same),
         ]
 
-    def failed(self, problem: "Problem", wall_s: float) -> list[Line]:
+    def failed(self, problem: Problem, wall_s: float) -> list[Line]:
         """The script failed, or the call was refused before it ran. `wall_s` is shown if no script ran."""
         run = run_of(problem)
         first, *more = failure_lines(problem)
@@ -106,7 +110,7 @@ class Session:
             *self._reminder(),
         ]
 
-    def not_loaded(self, failure: "LoadFailure") -> list[Line]:
+    def not_loaded(self, failure: LoadFailure) -> list[Line]:
         """The script could not be loaded: nothing ran."""
         where = f" ({location(failure)})" if failure.path else ""
         return [("bad", f"did not load: {failure.outcome.value}: {failure.message}{where}"), *self._reminder()]
@@ -141,7 +145,7 @@ class Session:
         return [("dim", line) for line in (f"The last good run was run {number} at {at}:", *shown_again)]
 
 
-def cost(outcome: str, run: "RunResult | None", wall_s: float) -> str:
+def cost(outcome: str, run: RunResult | None, wall_s: float) -> str:
     """The outcome and the cost of a run, in one line."""
     if run is None:
         return f"{outcome} · {_ms(wall_s)} · no script was run"
@@ -152,7 +156,7 @@ def cost(outcome: str, run: "RunResult | None", wall_s: float) -> str:
     )
 
 
-def _dropped(run: "RunResult | None") -> list[Line]:
+def _dropped(run: RunResult | None) -> list[Line]:
     dropped = run is not None and run.logs_truncated
     return [("warn", "[warn] further log lines were dropped (limit log_bytes)")] if dropped else []
 
@@ -213,9 +217,6 @@ class Saves:
 
     async def watch(self) -> None:
         """Trigger a check for every notification. Runs until cancelled."""
-        from watchfiles import awatch
-        from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
-
         stop = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_set_at_the_end, stop)
@@ -276,10 +277,10 @@ class _Subject:
 
     kind: Kind
     name: str
-    entry: "ScriptEntry"
+    entry: ScriptEntry
     given: Mapping[str, str]
-    who: "Tenant"
-    service: "Service"
+    who: Tenant
+    service: Service
     session: Session
     show: Callable[[list[Line]], None]
 
@@ -296,12 +297,6 @@ class _Subject:
             raise
 
     async def _outcome(self) -> list[Line]:
-        from agents.agent import Call
-        from agents.loading.loader import load
-        from agents.registry import Registry
-        from engine.errors import Problem
-        from engine.run import Hearers
-
         session, show, service = self.session, self.show, self.service
         config = only(service.loaded.config, self.kind, self.name, self.entry)
         registry = Registry()
@@ -329,7 +324,7 @@ class _Subject:
         return session.answered(answer, time.monotonic() - started)
 
 
-async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: "LoadedConfig", who: "Tenant") -> int:
+async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedConfig, who: Tenant) -> int:
     """Run a script on every save until Ctrl-C or SIGTERM. Returns the exit code."""
     entry = _entry(kind, name, loaded)
     session, show = Session(), printer()
@@ -342,7 +337,7 @@ async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: "LoadedCo
 
             nursery.start_soon(until_told)
             show([("dim", f"Watching {shown(entry.path)}; Ctrl-C ends.")])
-            async with opened(loaded, but=(kind, name)) as service, service.at_hand(who):
+            async with opened(loaded, but=(kind, name)) as service, service.published(who):
                 subject = _Subject(kind, name, entry, given, who, service, session, show)
                 saves = Saves(entry.path)
                 nursery.start_soon(saves.watch)
@@ -351,10 +346,8 @@ async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: "LoadedCo
     return OK
 
 
-def _entry(kind: Kind, name: str, loaded: "LoadedConfig") -> "ScriptEntry":
+def _entry(kind: Kind, name: str, loaded: LoadedConfig) -> ScriptEntry:
     """The Lua script of this name in the configuration. Raises Exit if there is none."""
-    from engine.config import ScriptEntry
-
     entries = getattr(loaded.config, kind.section).in_order()
     found = next(((what, entry) for what, each, entry in entries if each == name), None)
     if found is None:
@@ -374,9 +367,6 @@ def printer() -> Callable[[list[Line]], None]:
                 print(plain(text), flush=True)
 
         return show_plain
-
-    from rich.console import Console
-    from rich.text import Text
 
     console = Console(highlight=False)
 

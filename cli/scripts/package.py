@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from agents.publishing.manifest import MAX_FILES, MAX_PACKAGE_BYTES
 from cli.output import FAILED, UNUSABLE, Exit
 
 MANIFESTS = ("manifest.toml", "manifest.json")
@@ -18,8 +19,6 @@ def read_package(folder: Path) -> dict[str, Any]:
     Names that begin with a dot are left out. Raises Exit for a missing or invalid manifest, and for entries that cannot
     be published: symbolic links, special files, and files that are not UTF-8.
     """
-    from agents.publishing.manifest import MAX_FILES, MAX_PACKAGE_BYTES
-
     body = _manifest(folder)
     files: dict[str, str] = {}
     size = 0

@@ -6,26 +6,30 @@ They write to the control store. A running server sees the change with the next 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import trio
 from cyclopts import App, Parameter
 
-from cli.options import AsJson, ConfigPath, TenantName, load, tenant_of
+from agents.package import Root
+from agents.publishing.publish import Action, Deciding
+from cli.control import tenant_of
+from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, Exit, say, say_json, table, warn
+from cli.scripts.package import read_package
+from cli.scripts.run import opened
+from control.identity import Identity
+from control.records import SCOPES
+from control.store import open_configured
+from control.versions.grants import parse_grants
+from engine.tenant import BoundLimits, Tenant, bind_limits
 
-if TYPE_CHECKING:
-    from agents.package import Root
-    from agents.publishing.publish import Action, Deciding
-    from control.identity import Identity
-    from engine.tenant import Tenant
-
-Folder = Annotated[Path, Parameter(help="A folder with a manifest.toml or manifest.json, a script, and what it reads.")]
+Folder = Annotated[Path, Parameter(help="A folder with a manifest.toml or manifest.json, a script, and its files.")]
 _DIGEST_SHOWN = 12
 
 
-def add_to(app: App, root: "Root") -> None:
+def add_to(app: App, root: Root) -> None:
     """Add the commands on published versions to the commands of agents or of tools."""
 
     async def publish(
@@ -38,17 +42,17 @@ def add_to(app: App, root: "Root") -> None:
     ) -> None:
         await _versions(root, name, tenant, config, as_json=as_json)
 
-    app.command(publish, help=f"Publish a folder as a version of {_a(root)}; say what it asks for.")
+    app.command(publish, help=f"Publish a folder as a version of {_a(root)}; print the grants that it requests.")
     app.command(versions, help=f"List the published versions of {_a(root)}.")
     for action, does in (
-        ("activate", "Let a published version be the one that is called."),
-        ("approve", "Let a version have all that it asks for, and activate it."),
-        ("deprecate", "Take a version out of service, for good."),
+        ("activate", "Make a published version the active one."),
+        ("approve", "Grant a version everything that it requests, and activate it."),
+        ("deprecate", "Take a version out of service permanently."),
     ):
         app.command(_changing(root, action), name=action, help=does)  # type: ignore[arg-type]
 
 
-def _changing(root: "Root", action: "Action") -> Callable[..., Awaitable[None]]:
+def _changing(root: Root, action: Action) -> Callable[..., Awaitable[None]]:
     async def change(
         name: str,
         version: str,
@@ -58,16 +62,13 @@ def _changing(root: "Root", action: "Action") -> Callable[..., Awaitable[None]]:
         config: ConfigPath = None,
         as_json: AsJson = False,
     ) -> None:
-        async with _deciding(config, tenant) as (deciding, whose, who):
-            _show(root, await deciding.change(whose, who, root, name, version, action), as_json=as_json)
+        async with deciding(config, tenant) as (decisions, whose, who):
+            _show(root, await decisions.change(whose, who, root, name, version, action), as_json=as_json)
 
     return change
 
 
-async def _publish(root: "Root", folder: Path, tenant: str, config: Path | None, *, as_json: bool) -> None:
-    from cli.scripts.package import read_package
-    from cli.scripts.run import opened
-
+async def _publish(root: Root, folder: Path, tenant: str, config: Path | None, *, as_json: bool) -> None:
     body = read_package(folder)
     name = body.get("name")
     if not isinstance(name, str):
@@ -81,9 +82,9 @@ async def _publish(root: "Root", folder: Path, tenant: str, config: Path | None,
     _show(root, published.version, as_json=as_json)
 
 
-async def _versions(root: "Root", name: str, tenant: str, config: Path | None, *, as_json: bool) -> None:
-    async with _deciding(config, tenant) as (deciding, whose, who):
-        found = await deciding.history(whose, who, root, name)
+async def _versions(root: Root, name: str, tenant: str, config: Path | None, *, as_json: bool) -> None:
+    async with deciding(config, tenant) as (decisions, whose, who):
+        found = await decisions.history(whose, who, root, name)
     if as_json:
         say_json({"versions": found})
         return
@@ -98,17 +99,13 @@ async def _versions(root: "Root", name: str, tenant: str, config: Path | None, *
 
 
 @asynccontextmanager
-async def _deciding(config: Path | None, tenant: str) -> AsyncIterator[tuple["Deciding", "Tenant", "Identity"]]:
+async def deciding(config: Path | None, tenant: str) -> AsyncIterator[tuple[Deciding, Tenant, Identity]]:
     """The decisions about versions, on the control store only: they need no worker."""
-    import trio
-
-    from agents.publishing.publish import Deciding
-    from control.store import open_configured
-    from engine.tenant import bind_limits
-
     loaded = load(config)
     limits = loaded.config.limits
-    bound = partial(_bound, bind_limits, limits.defaults, limits.max)
+
+    def bound(asked: dict[str, float], whose: Tenant) -> BoundLimits:
+        return bind_limits(asked, whose, limits.defaults, limits.max)
 
     async def renew(name: str) -> None:
         await trio.lowlevel.checkpoint()  # a running server detects the change by itself
@@ -118,33 +115,35 @@ async def _deciding(config: Path | None, tenant: str) -> AsyncIterator[tuple["De
         yield Deciding(control, bound, renew), whose, _console(whose)
 
 
-def _bound(bind: Any, defaults: Any, ceilings: Any, asked: dict[str, float], tenant: "Tenant") -> Any:
-    return bind(asked, tenant, defaults, ceilings)
-
-
-def _console(whose: "Tenant") -> "Identity":
+@dataclass(frozen=True, slots=True)
+class _Console(Identity):
     """The identity of the console: write access to the engine's files allows everything."""
-    from control.identity import Identity
-    from control.records import SCOPES
 
-    @dataclass(frozen=True, slots=True)
-    class Console(Identity):
-        @property
-        def actor(self) -> str:
-            return "cli"
-
-    return Console(whose, None, frozenset(SCOPES), operator=True)
+    @property
+    def actor(self) -> str:
+        return "cli"
 
 
-def _show(root: "Root", version: dict[str, Any], *, as_json: bool) -> None:
+def _console(whose: Tenant) -> Identity:
+    return _Console(whose, None, frozenset(SCOPES), operator=True)
+
+
+def _show(root: Root, version: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         say_json(version)
         return
-    named = f"{version['name']} {version['version']}"
-    say(f"{root.capitalize()} {named} ({version['digest'][:_DIGEST_SHOWN]}): {_state(version)}")
+    say(described(root, version))
     if version["asks"]:
+        named = f"{version['name']} {version['version']}"
         say(f"It asks for more than was approved: {_asks(version)}")
+        say(f"To see it, with what it changes: engine {root} show {named}")
         say(f"To approve that: engine {root} approve {named}")
+
+
+def described(root: "Root", version: dict[str, Any]) -> str:
+    """One version and its state, in a line."""
+    named = f"{version['name']} {version['version']}"
+    return f"{root.capitalize()} {named} ({version['digest'][:_DIGEST_SHOWN]}): {_state(version)}"
 
 
 def _state(version: dict[str, Any]) -> str:
@@ -156,10 +155,8 @@ def _state(version: dict[str, Any]) -> str:
 
 
 def _asks(version: dict[str, Any]) -> str:
-    from control.versions.grants import parse_grants
-
     return str(parse_grants(version["asks"])) if version["asks"] else ""
 
 
-def _a(root: "Root") -> str:
+def _a(root: Root) -> str:
     return "an agent" if root == "agent" else "a tool"

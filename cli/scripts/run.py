@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from agents.agent import Call
+from agents.code.failure import RunFailed
+from agents.loading.loader import LoadFailure
+from agents.service import Service, open_service
 from cli.options import load, shown
 from cli.output import (
-    FAILED,
     OK,
     UNUSABLE,
     Exit,
+    exit_code_of,
     indented,
     mebibytes,
     note,
@@ -25,15 +29,13 @@ from cli.output import (
     say_json,
     warn,
 )
-
-if TYPE_CHECKING:
-    from agents.agent import Call
-    from agents.loading.loader import LoadFailure
-    from agents.service import Service
-    from engine.config import Config, LoadedConfig, ScriptEntry
-    from engine.errors import Problem
-    from engine.run import LogLine, RunResult
-    from engine.tenant import Tenant
+from engine.bridge.knowledge import GET, SEARCH
+from engine.config import Agents, Config, LoadedConfig, ScriptEntry, Tools
+from engine.errors import Code, Problem, amount
+from engine.names import nearest
+from engine.run import Hearers, LogLine, RunResult
+from engine.tenant import Tenant
+from sandbox.wire.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Answered:
 
     body: Mapping[str, Any]
     lines: list[str]
-    run: "RunResult | None"
+    run: RunResult | None
 
 
 class Kind(ABC):
@@ -53,32 +55,28 @@ class Kind(ABC):
     done: ClassVar[str]
 
     @abstractmethod
-    def names(self, service: "Service", who: "Tenant") -> list[str]:
+    def names(self, service: Service, who: Tenant) -> list[str]:
         """The names that can be called."""
 
     @abstractmethod
-    def source(self, service: "Service", name: str, who: "Tenant") -> str:
+    def source(self, service: Service, name: str, who: Tenant) -> str:
         """The kind of one, and its file if it has one."""
 
     @abstractmethod
-    async def ask(self, service: "Service", name: str, given: Mapping[str, str], call: "Call") -> Answered:
+    async def ask(self, service: Service, name: str, given: Mapping[str, str], call: Call) -> Answered:
         """Call the one with this name, with `NAME=VALUE` pairs. Raises Problem, and Exit for a mistyped value."""
 
-    def failure(self, service: "Service", name: str) -> "LoadFailure | None":
+    def failure(self, service: Service, name: str) -> LoadFailure | None:
         """The reason why the one with this name did not load, or None."""
         found = (each for each in service.failures if each.name == name and each.kind.startswith(self.word))
         return next(found, None)
 
 
 async def call_once(
-    kind: Kind, name: str, given: Mapping[str, str], loaded: "LoadedConfig", who: "Tenant", *, as_json: bool
+    kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedConfig, who: Tenant, *, as_json: bool
 ) -> int:
     """Call one as the server does; print its answer and its cost. Returns the exit code."""
-    from agents.agent import Call
-    from engine.errors import Problem
-    from engine.run import Hearers, LogLine
-
-    async with opened(loaded, but=(kind, name)) as service, service.at_hand(who):
+    async with opened(loaded, but=(kind, name)) as service, service.published(who):
         known = kind.names(service, who)
         if name not in known:
             failed = kind.failure(service, name)
@@ -107,7 +105,7 @@ async def call_once(
 
 
 @asynccontextmanager
-async def service_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", "Service"]]:
+async def service_for(path: Path | None) -> AsyncIterator[tuple[LoadedConfig, Service]]:
     """The configuration and the open service of a command. Warns about scripts that failed to load."""
     loaded = load(path)
     async with opened(loaded) as service:
@@ -115,10 +113,8 @@ async def service_for(path: Path | None) -> AsyncIterator[tuple["LoadedConfig", 
 
 
 @asynccontextmanager
-async def opened(loaded: "LoadedConfig", but: tuple[Kind, str] | None = None) -> AsyncIterator["Service"]:
+async def opened(loaded: LoadedConfig, but: tuple[Kind, str] | None = None) -> AsyncIterator[Service]:
     """The open service of a command. Warns about scripts that failed to load, except `but`: the caller reports it."""
-    from agents.service import open_service
-
     quiet_logs()
     async with open_service(loaded) as service:
         for warning in service.warnings:
@@ -132,22 +128,20 @@ async def opened(loaded: "LoadedConfig", but: tuple[Kind, str] | None = None) ->
         yield service
 
 
-def only(config: "Config", kind: Kind, name: str, entry: "ScriptEntry") -> "Config":
+def only(config: Config, kind: Kind, name: str, entry: ScriptEntry) -> Config:
     """The configuration with this Lua script and no other agent or tool."""
-    from engine.config import Agents, Tools
-
     script = {name: entry}
     kept = {"agents": Agents(script=script)} if kind.word == "agent" else {"tools": Tools(script=script)}
     return config.model_copy(update={"agents": Agents(), "tools": Tools()} | kept)
 
 
-def not_loaded(kind: Kind, failure: "LoadFailure") -> Exit:
+def not_loaded(kind: Kind, failure: LoadFailure) -> Exit:
     """The error for a script that did not load: where and why."""
     where = f" ({location(failure)})" if failure.path else ""
     return Exit(UNUSABLE, f"{kind.word} {failure.name!r} did not load: {failure.message}{where}")
 
 
-def location(failure: "LoadFailure") -> str:
+def location(failure: LoadFailure) -> str:
     """The location of a load failure: the path, and the line if known."""
     where = shown(failure.path) if failure.path else "the configuration"
     return f"{where}:{failure.line}" if failure.line else where
@@ -155,14 +149,12 @@ def location(failure: "LoadFailure") -> str:
 
 def unknown(kind: str, name: str, known: list[str]) -> Exit:
     """The error for an unknown name, with the nearest known one."""
-    from engine.names import nearest
-
     near = nearest(name, known)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known) or 'none'}"
     return Exit(UNUSABLE, f"unknown {kind} {name!r}; {hint}")
 
 
-def script_path(loaded: "LoadedConfig", section: str, name: str) -> str | None:
+def script_path(loaded: LoadedConfig, section: str, name: str) -> str | None:
     """The file of a configured agent or tool, as a user would type it; None if it has no file."""
     entries: Any = getattr(loaded.config, section).in_order()
     first = next((entry for _, found, entry in entries if found == name), None)  # the first of two with one name
@@ -170,24 +162,15 @@ def script_path(loaded: "LoadedConfig", section: str, name: str) -> str | None:
     return shown(path, loaded.root) if isinstance(path, Path) else path
 
 
-def exit_code_of(problem: Any) -> int:
-    """1 for a fault of the script or of the values given to it; 2 for a wrong name or key, or a fault of the engine."""
-    spec = problem.code.spec
-    return UNUSABLE if spec.fault == "engine" or spec.wrong in ("name", "key") else FAILED
-
-
-def outcome_of(problem: "Problem") -> str:
+def outcome_of(problem: Problem) -> str:
     """The outcome of a problem."""
-    from engine.errors import Code
-    from sandbox.wire.outcome import Outcome
-
     if problem.code in (Code.AGENT_ERROR, Code.TOOL_ERROR):
         return Outcome.SCRIPT_ERROR.value
     same = {outcome.value for outcome in Outcome}
     return problem.code.value if problem.code.value in same else Outcome.REJECTED.value
 
 
-def run_fields(run: "RunResult | None", wall_s: float) -> dict[str, Any]:
+def run_fields(run: RunResult | None, wall_s: float) -> dict[str, Any]:
     """The fields of `--json` about a run. Without a run, only the time is known."""
     if run is None:
         return {
@@ -210,7 +193,7 @@ def run_fields(run: "RunResult | None", wall_s: float) -> dict[str, Any]:
     }
 
 
-def show_logs(run: "RunResult | None", heard: "Sequence[LogLine]" = ()) -> None:
+def show_logs(run: RunResult | None, heard: Sequence[LogLine] = ()) -> None:
     """Print the script's log lines on standard error; without a run, the lines `heard` from Python code."""
     if run is None:
         for line in heard:
@@ -222,7 +205,7 @@ def show_logs(run: "RunResult | None", heard: "Sequence[LogLine]" = ()) -> None:
         note("[warn] further log lines were dropped (limit log_bytes)")
 
 
-def run_lines(verb: str, run: "RunResult | None", wall_s: float) -> list[str]:
+def run_lines(verb: str, run: RunResult | None, wall_s: float) -> list[str]:
     """The last two lines of `agent test` and `tool test`."""
     if run is None:
         return [f"{verb} in {wall_s * 1000:.0f}ms", "Outcome: ok · no script was run"]
@@ -231,27 +214,23 @@ def run_lines(verb: str, run: "RunResult | None", wall_s: float) -> list[str]:
 
 def _calls(made: Mapping[str, int]) -> str:
     """The two knowledge calls in words, and any others by name."""
-    from engine.bridge.knowledge import GET, SEARCH
-
     searches, fetches = made.get(SEARCH, 0), made.get(GET, 0)
     others = [f"{count} × {name}" for name, count in made.items() if name not in (SEARCH, GET)]
     known = (plural(searches, "search query", "search queries"), plural(fetches, "document fetch", "document fetches"))
     return ", ".join((*known, *others))
 
 
-def _cost(run: "RunResult") -> str:
+def _cost(run: RunResult) -> str:
     cpu, memory = run.usage.cpu_s * 1000, mebibytes(run.usage.peak_memory_bytes)
     return f"Outcome: {run.outcome.value} · CPU {cpu:.1f} ms · memory {memory}"
 
 
-def run_of(problem: "Problem") -> "RunResult | None":
+def run_of(problem: Problem) -> RunResult | None:
     """The run that failed with this problem; None if no run had begun."""
-    from agents.code.failure import RunFailed
-
     return problem.result if isinstance(problem, RunFailed) else None
 
 
-def show_failure(problem: "Problem", heard: "Sequence[LogLine]" = (), *, as_json: bool) -> int:
+def show_failure(problem: Problem, heard: Sequence[LogLine] = (), *, as_json: bool) -> int:
     """Print a script's failure: its log, outcome, message, limit and own traceback. Returns the exit code."""
     run = run_of(problem)
     show_logs(run, heard)
@@ -270,12 +249,10 @@ def show_failure(problem: "Problem", heard: "Sequence[LogLine]" = (), *, as_json
     return exit_code_of(problem)
 
 
-def failure_lines(problem: "Problem") -> list[str]:
+def failure_lines(problem: Problem) -> list[str]:
     """Outcome and message in one line, then the exceeded limit and the script's own traceback."""
     lines = [f"{outcome_of(problem)}: {one_line(problem.message)}"]
     if (limit := problem.limit) is not None:
-        from engine.errors import amount
-
         used = "" if limit.used is None else f", used {amount(limit.used, limit.unit)}"
         lines.append(f"limit: {limit.name} = {amount(limit.bound, limit.unit)} (set by the {limit.source}){used}")
     if problem.traceback:

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from agents.tools.builtin import NAMES
 from cli.options import shown
 from cli.output import UNUSABLE, Exit, say
 from cli.scripts.run import Kind
-
-if TYPE_CHECKING:
-    from engine.config import LoadedConfig
+from engine.config import Agents, LoadedConfig
+from engine.names import valid_name
 
 # Type definitions for editors. Beside the packages, both in a checkout and in an installation.
 EDITOR = Path(__file__).resolve().parents[2] / "editor" / "lua"
@@ -20,8 +19,8 @@ AGENT = """\
 --   engine agent test <NAME> --arg topic=deployment     what it answers
 --   engine agent dev <NAME> --arg topic=deployment      the same, again on every save of this file
 --
--- This file runs once when the engine starts, to read the table below, and again for every prompt, each time in a Lua
--- 5.4 state of its own: what is kept in a variable is gone the next time.
+-- This file runs once when the engine starts, to read the table below, and again for every prompt, each time in a new
+-- Lua 5.4 state: a variable does not keep its value until the next run.
 
 agent = {}
 
@@ -30,14 +29,14 @@ agent.description = "Answers questions about a topic from the knowledge base"
 -- The tools that a client may use while this agent is active.
 agent.tools = { "search", "get" }
 
--- What a caller may say. A required argument is checked before resolve is called.
+-- The arguments that a caller may give. Required ones are checked before resolve is called.
 agent.arguments = {
     { name = "topic", description = "What to look up beforehand", required = false },
 }
 
 ---@param args table<string, any>      the caller's arguments, by name
 ---@param config table<string, any>    the extra keys of this agent's table in the configuration
----@param context engine.Context       what may be asked of the engine: search, get, sources, ...
+---@param context engine.Context       the engine's functions: search, get, sources, ...
 ---@return engine.Prompt
 function agent.resolve(args, config, context)
     local messages = {}
@@ -73,8 +72,8 @@ TOOL = """\
 --   engine tool test <NAME> --param topic=deployment     what it answers
 --   engine tool dev <NAME> --param topic=deployment      the same, again on every save of this file
 --
--- This file runs once when the engine starts, to read the table below, and again for every call, each time in a Lua
--- 5.4 state of its own: what is kept in a variable is gone the next time.
+-- This file runs once when the engine starts, to read the table below, and again for every call, each time in a new
+-- Lua 5.4 state: a variable does not keep its value until the next run.
 
 tool = {}
 
@@ -88,7 +87,7 @@ tool.parameters = {
     { name = "limit", type = "integer", default = 3, minimum = 1, maximum = 20, description = "Documents at most" },
 }
 
--- Optional: a JSON Schema of the answer. MCP clients are told of it, and an answer that does not match is an error.
+-- Optional: a JSON Schema of the answer. MCP clients receive it, and an answer that does not match it is an error.
 tool.returns = {
     type = "object",
     properties = {
@@ -99,7 +98,7 @@ tool.returns = {
 }
 
 ---@param params table<string, any>    the caller's parameters, by name
----@param context engine.Context       what may be asked of the engine: search, get, sources, ..., and
+---@param context engine.Context       the engine's functions: search, get, sources, ..., and
 ---                                    context.config: the extra keys of this tool's table in the configuration
 ---@return any answer                  any JSON value
 function tool.execute(params, context)
@@ -141,7 +140,7 @@ MORE = """\
 _TEMPLATES: Mapping[str, str] = {"agent": AGENT, "tool": TOOL}
 
 
-def begin(kind: Kind, name: str, loaded: "LoadedConfig") -> None:
+def begin(kind: Kind, name: str, loaded: LoadedConfig) -> None:
     """Write a template script under the configuration's root, and print what to add to the configuration.
 
     Raises Exit for a name that cannot be configured, and for a file that exists.
@@ -156,7 +155,7 @@ def begin(kind: Kind, name: str, loaded: "LoadedConfig") -> None:
     except FileExistsError:
         raise Exit(UNUSABLE, f"{shown(path)} exists and is left as it is") from None
     say(f"Created: {shown(path)}")
-    say(f'For completion in your editor, tell lua-language-server: "workspace.library": ["{EDITOR}"]')
+    say(f'For completion in your editor, set in lua-language-server: "workspace.library": ["{EDITOR}"]')
     say("Add to config:")
     say()
     say(f'  [{kind.section}.script.{_key(name)}]\n  path = "{kind.section}/{name}.lua"\n  timeout = 30')
@@ -174,10 +173,6 @@ def _key(name: str) -> str:
 
 def _wrong(kind: Kind, name: str) -> str | None:
     """The reason why this cannot be the name of an agent or tool, or None."""
-    from agents.tools.builtin import NAMES
-    from engine.config import Agents
-    from engine.names import valid_name
-
     if not valid_name(name):
         return f"{name!r} is not a name: 1 to 64 letters, digits, '_', '.' or '-'"
     if kind.word == "agent" and name in Agents.model_fields:

@@ -1,1 +1,1 @@
-"""Published versions: kept as they came, one of each name active. `versions.Versions` is what agents use of them."""
+"""Published versions: stored unchanged, at most one of each name active. The interface is `versions.Versions`."""

@@ -1,16 +1,16 @@
-"""What a published version asks for, what of it is new, and who may say yes to that. Pure."""
+"""The grants that a published version requests, which of them are new, and who may approve them. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from control.records import check_secret_name
+from control.records import check_secret_name, hint
 from engine.egress.rules import HostRule, is_public, parse_rule
 from engine.errors import Code, Problem
-from engine.names import nearest, valid_name
+from engine.names import valid_name
 from sandbox.wire.limits import SPECS
 
-# More of one kind than a reader would check before an approval.
+# More of one kind than anyone would read before approving them.
 MAX_OF_A_KIND = 64
 
 _KINDS = ("hosts", "secrets", "env", "tools", "limits")
@@ -19,7 +19,7 @@ _MAX_ENV_NAME = 128
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Things of the world, each by name: rules of `allow_hosts` in their canonical form, names of secrets, of
+    """What a version may use, by name: rules of `allow_hosts` in their canonical form, names of secrets, of
     environment variables and of tools, and limits (the unit of each is that of its spec).
     """
 
@@ -36,8 +36,8 @@ class Grants:
         """Every kind, empty ones too."""
         return {kind: dict(self.limits) if kind == "limits" else list(getattr(self, kind)) for kind in _KINDS}
 
-    def told(self) -> dict[str, Any]:
-        """The kinds that are not empty: what an approval is about."""
+    def non_empty(self) -> dict[str, Any]:
+        """The kinds that are not empty, as approvals show them."""
         return {kind: value for kind, value in self.as_json().items() if value}
 
     def __str__(self) -> str:
@@ -48,16 +48,14 @@ class Grants:
 
 
 def parse_grants(given: Any) -> Grants:
-    """The grants that a manifest asks for. Raises Problem (400), naming the key."""
+    """The grants that a manifest requests. Raises Problem (400), naming the key."""
     if given is None:
         return Grants()
     if not isinstance(given, dict):
         raise _bad("grants must be an object")
     for key in given:
         if key not in _KINDS:
-            near = nearest(str(key), list(_KINDS))
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_KINDS)}"
-            raise _bad(f"grants has no {str(key)[:64]!r}; {hint}")
+            raise _bad(f"grants has no {str(key)[:64]!r}; {hint(str(key), _KINDS)}")
     return Grants(
         hosts=_names(given, "hosts", _host),
         secrets=_names(given, "secrets", check_secret_name),
@@ -68,12 +66,12 @@ def parse_grants(given: Any) -> Grants:
 
 
 def beyond(asked: Grants, approved: Grants) -> Grants:
-    """What of `asked` is not in `approved`. A limit is, up to the approved value."""
+    """The part of `asked` that is not in `approved`. A limit is covered up to its approved value."""
     return beyond_of(approved)(asked)
 
 
 def beyond_of(approved: Grants) -> Callable[[Grants], Grants]:
-    """`beyond` for many that ask: a thousand versions may have had 64,000 names approved."""
+    """`beyond` for many requests: a thousand versions may have had 64,000 names approved."""
     known = {kind: frozenset(getattr(approved, kind)) for kind in _KINDS[:-1]}
 
     def less(asked: Grants) -> Grants:
@@ -87,7 +85,7 @@ def beyond_of(approved: Grants) -> Callable[[Grants], Grants]:
 
 
 def joined(several: Iterable[Grants]) -> Grants:
-    """Everything that is in any of them; of a limit, the largest value."""
+    """The union of several; for a limit, the largest value."""
     all_of_them = list(several)
     limits: dict[str, float] = {}
     for each in all_of_them:
@@ -100,21 +98,21 @@ def joined(several: Iterable[Grants]) -> Grants:
 
 
 def for_the_operator(grants: Grants) -> Grants:
-    """What of these a tenant may not grant itself (docs/publishing.md): private addresses, `*`, the environment.
+    """The part that a tenant may not grant itself (docs/publishing.md): private addresses, `*`, the environment.
 
-    They reach into the operator's own network and process. Everything else is the tenant's already, or public.
+    They reach into the operator's own network and process. Everything else belongs to the tenant, or is public.
     """
     return Grants(hosts=tuple(text for text in grants.hosts if _reaches_inside(parse_rule(text))), env=grants.env)
 
 
 def require_power(asks: Grants, *, operator: bool) -> None:
-    """Raises Problem `forbidden` for what a tenant may not grant itself."""
+    """Raises Problem `forbidden` for grants that a tenant may not give itself."""
     beyond = for_the_operator(asks)
     if beyond and not operator:
         raise Problem(
             Code.FORBIDDEN,
-            f"private addresses, '*' and env are the operator's to grant, and this version asks for {beyond}; "
-            "the operator has to approve it",
+            f"only the operator may grant private addresses, '*' and env; this version asks for {beyond}; the operator "
+            "has to approve it",
         )
 
 
@@ -136,7 +134,7 @@ def _names(given: Mapping[str, Any], kind: str, check: Callable[[str], str]) -> 
 
 
 def _host(text: str) -> str:
-    """The rule in one spelling, so that another one is not taken for something new."""
+    """The rule in its canonical spelling, so that another spelling is not taken for a new grant."""
     try:
         rule = parse_rule(text)
     except ValueError as error:
@@ -165,9 +163,7 @@ def _limits(given: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in given:
         if name not in SPECS:
-            near = nearest(name, list(SPECS))
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(SPECS)}"
-            raise _bad(f"grants.limits has no {name[:64]!r}; {hint}")
+            raise _bad(f"grants.limits has no {name[:64]!r}; {hint(name, SPECS)}")
     for name, value in sorted(given.items()):
         spec = SPECS[name]
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**63

@@ -10,7 +10,7 @@ from control.versions.grants import Grants
 
 
 class VersionId(NamedTuple):
-    """What finds one version: its tenant, its root (`agent` or `tool`), its name and its text."""
+    """The key of one version: its tenant, its root (`agent` or `tool`), its name and its version text."""
 
     tenant: str
     root: str
@@ -18,13 +18,13 @@ class VersionId(NamedTuple):
     version: str
 
     def __str__(self) -> str:
-        """How the audit log names it: bounded."""
+        """Its name in the audit log, bounded in length."""
         return f"{self.name[:64]} {self.version[:64]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One published version. `root` is `agent` or `tool`; `grants` is what it asks for; `size` is in bytes."""
+    """One published version. `root` is `agent` or `tool`; `grants` are those it requests; `size` is in bytes."""
 
     root: str
     name: str
@@ -41,13 +41,13 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A version, and what it asks for that was not approved: that stands between it and its activation."""
+    """A version, and the grants that it requests and that were not approved; until they are, it cannot be activated."""
 
     version: Version
     asks: Grants
 
     def as_json(self) -> dict[str, Any]:
-        """What lists show."""
+        """The entry in lists."""
         version = self.version
         return {
             "name": version.name,
@@ -61,15 +61,15 @@ class Standing:
             "published_by": version.published_by,
             "approved_by": version.approved_by,
             "grants": version.grants.as_json(),
-            "asks": self.asks.told(),
+            "asks": self.asks.non_empty(),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """A version to be kept. `said` is what the script declares of itself, as JSON, so that no worker asks it again.
+    """A version to store. `said` is the script's declaration as JSON, so that no worker has to read it again.
 
-    `head` is the content without the files beside the script, None where there are none.
+    `head` is the content without the files beside the script, None if there are none.
     """
 
     root: str
@@ -86,7 +86,7 @@ class NewVersion:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The result of publishing: the version as it is kept, and whether it is a new one."""
+    """The result of publishing: the version as it is stored, and whether it is new."""
 
     standing: Standing
     created: bool
@@ -96,7 +96,7 @@ class Added:
 class ActiveVersion:
     """An active version. No other one ever has its number `n`.
 
-    `size` is what it takes to call it, `whole` its content with the files beside the script, both in bytes.
+    `size` counts what is needed to call it, `whole` its content with the files beside the script, both in bytes.
     """
 
     n: int
@@ -109,8 +109,8 @@ class ActiveVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is kept of a version: everything that it takes to call it. `partial` says that its `content` is the head."""
+class StoredVersion:
+    """What is stored of a version and needed to call it. With `partial`, its `content` is the head."""
 
     content: bytes
     partial: bool
@@ -118,9 +118,9 @@ class Kept:
 
 
 def head_of(content: bytes) -> bytes | None:
-    """The content of a package without the files beside its script; None where there are none.
+    """The content of a package without the files beside its script; None if there are none.
 
-    Raises ValueError, TypeError or KeyError for what is no content.
+    Raises ValueError, TypeError or KeyError for bytes that are not the content of a package.
     """
     said = json.loads(content)
     if len(said["files"]) < 2:
@@ -130,5 +130,5 @@ def head_of(content: bytes) -> bytes | None:
 
 
 def spelled(said: Mapping[str, Any]) -> bytes:
-    """The one spelling of a package's content, which its digest is of."""
+    """The canonical spelling of a package's content, from which its digest is computed."""
     return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -1,7 +1,7 @@
 """The tables of versions, inside a connection.
 
-Content is addressed by its digest and kept once a tenant. A version never changes; what changes is whether it is
-approved, active or deprecated. At most one version of a name is active: the index sees to that.
+Content is addressed by its digest and stored once for each tenant. A version never changes; only its state does:
+approved, active, deprecated. At most one version of a name is active, which an index ensures.
 """
 
 import json
@@ -12,15 +12,15 @@ import apsw
 
 from control.identity import Identity
 from control.versions.grants import Grants, beyond, beyond_of, joined, parse_grants, require_power
-from control.versions.records import ActiveVersion, Added, Kept, NewVersion, Standing, Version, VersionId
+from control.versions.records import ActiveVersion, Added, NewVersion, Standing, StoredVersion, Version, VersionId
 from engine.errors import Code, LimitUse, Problem
 from sandbox.wire.limits import MIB
 from storage.lanes import rows
 
-# Of one tenant, and of one name: a flood of uploads ends here, whatever else bounds it.
+# Bounds for one tenant, and for one name: a flood of uploads ends here at the latest.
 MAX_NAMES = 1_000
 MAX_VERSIONS = 1_000
-# What of one tenant is active together, in bytes: it is read, parsed and kept in memory together.
+# Bound on the active versions of one tenant, in bytes: they are read, parsed and kept in memory together.
 MAX_ACTIVE_BYTES = 32 * MIB
 
 _VERSION = (
@@ -28,11 +28,11 @@ _VERSION = (
     "v.deprecated"
 )
 _WHICH = "WHERE tenant = ? AND root = ? AND name = ? AND version = ?"
-# Not length(): that reads and counts the characters of every text, and this the header of its row.
+# Not length(): that reads and counts the characters of every text, this reads only the header of the row.
 _SAID_BYTES = "octet_length(said) + octet_length(grants)"
 _JOINED = "versions v JOIN packages p ON p.tenant = v.tenant AND p.digest = v.digest"
 _WITH_HEADS = f"{_JOINED} LEFT JOIN heads h ON h.tenant = v.tenant AND h.digest = v.digest"
-# What is read and kept of a version to call it. A package that was published before heads were kept counts whole.
+# What is read and cached of a version to call it. A package from before heads were stored counts whole.
 _ACTIVE_BYTES = f"coalesce(octet_length(h.head), p.size) + {_SAID_BYTES}"
 
 
@@ -62,7 +62,7 @@ def history(db: apsw.Connection, tenant: str, root: str, name: str) -> list[Vers
 
 
 def approved(db: apsw.Connection, tenant: str, root: str, name: str) -> Grants:
-    """What was approved for a name: with its versions, but for those that were deprecated since."""
+    """The grants approved for a name: the union over its approved versions that are not deprecated."""
     found = rows(
         db,
         "SELECT DISTINCT grants FROM versions WHERE tenant = ? AND root = ? AND name = ? AND approved_by IS NOT NULL "
@@ -73,12 +73,12 @@ def approved(db: apsw.Connection, tenant: str, root: str, name: str) -> Grants:
 
 
 def standing(db: apsw.Connection, tenant: str, version: Version, free: Grants) -> Standing:
-    """The version with what it asks for beyond what was approved for its name and what every tenant has."""
+    """The version with the grants that it requests beyond those approved for its name and those that are free."""
     return standings(db, tenant, [version], free)[0]
 
 
 def standings(db: apsw.Connection, tenant: str, found: Sequence[Version], free: Grants) -> list[Standing]:
-    """The same of several versions of one name: what was approved is read once."""
+    """The same for several versions of one name: the approved grants are read once."""
     if all(each.approved_by is not None for each in found):
         return [Standing(each, Grants()) for each in found]
     known = joined((free, approved(db, tenant, found[0].root, found[0].name)))
@@ -96,7 +96,7 @@ def add(
         if there.digest != new.digest:
             raise Problem(
                 Code.CONFLICT,
-                f"version {new.version} of the {new.root} '{new.name}' is there with another content "
+                f"version {new.version} of the {new.root} '{new.name}' exists with other content "
                 f"({there.digest[:12]}, this one is {new.digest[:12]}); versions never change: publish another one",
             )
         return Added(standing(db, tenant, there, free), False)
@@ -151,7 +151,7 @@ def deprecate(db: apsw.Connection, which: VersionId) -> None:
 
 
 def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
-    """Every active version of a tenant, tools before agents, in the order of their names."""
+    """Every active version of a tenant, tools before agents, ordered by name."""
     found = rows(
         db,
         f"SELECT v.n, v.root, v.name, v.version, v.digest, {_ACTIVE_BYTES}, p.size FROM {_WITH_HEADS} "
@@ -161,10 +161,12 @@ def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
     return [ActiveVersion(*row) for row in found]
 
 
-def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collection[str]) -> dict[int, Kept]:
-    """What is kept of these versions of the tenant's, as far as they are there.
+def stored(
+    db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collection[str]
+) -> dict[int, StoredVersion]:
+    """What is stored of those of these versions of the tenant that exist.
 
-    Of the digests in `whole`, with the files beside the script.
+    For the digests in `whole`, with the files beside the script.
     """
     wanted, digests = (", ".join("?" * len(each)) for each in (numbers, whole))
     found = rows(
@@ -174,11 +176,11 @@ def kept(db: apsw.Connection, tenant: str, numbers: Sequence[int], whole: Collec
         f"FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.n IN ({wanted})",
         (*whole, *whole, tenant, *numbers),
     )
-    return {n: Kept(head or content, head is not None, json.loads(said)) for n, head, content, said in found}
+    return {n: StoredVersion(head or content, head is not None, json.loads(said)) for n, head, content, said in found}
 
 
 def mark(db: apsw.Connection, tenant: str) -> str:
-    """A text that differs when something else of the tenant's is active; "" where nothing is."""
+    """A text that changes with the tenant's set of active versions; "" if none is active."""
     found = rows(
         db,
         "SELECT root, name, version, digest FROM versions WHERE tenant = ? AND active ORDER BY root, name",
@@ -188,7 +190,7 @@ def mark(db: apsw.Connection, tenant: str) -> str:
 
 
 def has_content(db: apsw.Connection, tenant: str, digest: str) -> bool:
-    """Whether some version of the tenant's has this content."""
+    """Whether a version of the tenant has this content."""
     return bool(rows(db, "SELECT 1 FROM packages WHERE tenant = ? AND digest = ?", (tenant, digest)))
 
 
@@ -197,7 +199,7 @@ def _has_head(db: apsw.Connection, tenant: str, digest: str) -> bool:
 
 
 def stored_bytes(db: apsw.Connection, tenant: str) -> int:
-    """How much the tenant's packages take, with what their scripts say of themselves, which each version keeps."""
+    """The bytes of the tenant's packages, with the declarations of their scripts, which each version stores."""
     packages = "SELECT coalesce(sum(size), 0) FROM packages WHERE tenant = ?"
     heads = "SELECT coalesce(sum(octet_length(head)), 0) FROM heads WHERE tenant = ?"
     said = f"SELECT coalesce(sum({_SAID_BYTES}), 0) FROM versions WHERE tenant = ?"
@@ -212,8 +214,8 @@ def _active_bytes(db: apsw.Connection, tenant: str) -> int:
 def _switch(db: apsw.Connection, which: VersionId) -> None:
     """Activate this version.
 
-    Raises Problem quota_exceeded if more would be active than the bound allows, and more than before: a tenant from
-    before the bound may exceed it, and can only shrink.
+    Raises Problem quota_exceeded if the active versions would take more than the bound, and more than before: a tenant
+    that exceeded the bound when it was introduced may only shrink.
     """
     tenant, root, name, version = which
     before = _active_bytes(db, tenant)
@@ -234,7 +236,7 @@ def _require_alive(version: Version) -> None:
     if version.deprecated:
         raise Problem(
             Code.CONFLICT,
-            f"version {version.version} of the {version.root} '{version.name}' is deprecated, which is for good; "
+            f"version {version.version} of the {version.root} '{version.name}' is deprecated, which is permanent; "
             "publish its content as another version",
         )
 
@@ -248,7 +250,7 @@ def _require_room(
     besides: int,
 ) -> None:
     if not rows(db, "SELECT 1 FROM tenants WHERE name = ? AND name = ? COLLATE BINARY", (tenant, tenant)):
-        raise Problem(Code.NOT_FOUND, "the tenant is not there any more")
+        raise Problem(Code.NOT_FOUND, "the tenant no longer exists")
     alike = rows(
         db,
         "SELECT name FROM versions WHERE tenant = ? AND root = ? AND name = ? COLLATE NOCASE AND name <> ? LIMIT 1",
@@ -256,7 +258,7 @@ def _require_room(
     )
     if alike:
         raise Problem(
-            Code.CONFLICT, f"the {new.root} '{alike[0][0]}' is there already; its name differs in letter case alone"
+            Code.CONFLICT, f"the {new.root} '{alike[0][0]}' exists already; its name differs only in letter case"
         )
     if rows(
         db, "SELECT 1 FROM versions WHERE tenant = ? AND root = ? AND name = ? LIMIT 1", (tenant, new.root, new.name)
@@ -273,7 +275,7 @@ def _require_room(
             limit=LimitUse("published", bound, used, "count", "engine"),
         )
     content = 0 if has_content(db, tenant, new.digest) else len(new.content)
-    # A content that was kept before heads were gets its head now.
+    # Content from before heads were stored gets its head now.
     head = 0 if _has_head(db, tenant, new.digest) else len(new.head or b"")
     size = stored_bytes(db, tenant) + besides + content + head + sum(map(len, texts))
     if max_bytes is not None and size > max_bytes:

@@ -1,18 +1,18 @@
 ---@meta engine
 
--- What a script of the engine sees beside Lua's own libraries, for editors that speak LuaCATS (lua-language-server).
--- Nothing runs this file: add its folder to `workspace.library`.
+-- The engine's additions to Lua's libraries, for editors that support LuaCATS annotations (lua-language-server).
+-- This file is never executed: add its folder to `workspace.library`.
 
--- ---- what a script is ----------------------------------------------------------------------------------------------
+-- ---- scripts -------------------------------------------------------------------------------------------------------
 
 ---One argument that a caller of an agent may give.
 ---@class engine.Argument
 ---@field name string
----@field description? string       what lists show; default ""
----@field required? boolean         refused without it, before the script runs; default false
+---@field description? string       shown in lists; default ""
+---@field required? boolean         calls without it are refused before the script runs; default false
 ---@field enum? string[]             the values that it may have; default: any
 
----One message that a conversation starts with.
+---One message at the start of a conversation.
 ---@class engine.Message
 ---@field role "user"|"assistant"|"system"
 ---@field content string
@@ -21,41 +21,41 @@
 ---@class engine.Prompt
 ---@field system string             the system prompt
 ---@field messages? engine.Message[]
----@field tools? string[]           may leave out tools of `agent.tools`, never add one; default: all of them
+---@field tools? string[]           a subset of `agent.tools`; default: all of them
 
 ---An agent: set as the global `agent`, or returned by the file.
 ---@class engine.Agent
 ---@field name? string              no effect: the key in the configuration is the name
----@field title? string             what MCP clients show in place of the name
----@field description? string       what lists show
+---@field title? string             shown by MCP clients instead of the name
+---@field description? string       shown in lists
 ---@field tools? string[]           the tools that a client may use while this agent is active
 ---@field arguments? engine.Argument[]
 ---@field resolve? fun(args: table<string, any>, config: table<string, any>, context: engine.Context): engine.Prompt
 ---@field complete? fun(argument: string, value: string, context: engine.CompletionContext): string[]?
 ---@field [string] any
 
----One parameter of a tool. Every further keyword of JSON Schema may stand here: `pattern`, `items`, `properties`, ...
+---One parameter of a tool. Other keywords of JSON Schema are allowed, too: `pattern`, `items`, `properties`, ...
 ---@class engine.Parameter
 ---@field name string
 ---@field type? "string"|"integer"|"number"|"boolean"|"array"|"object"      default "string"
 ---@field required? boolean         default false
----@field description? string       what a model reads
----@field default? any              filled in where the caller leaves it out
+---@field description? string       read by models
+---@field default? any              used if the caller does not pass the parameter
 ---@field enum? any[]
 ---@field [string] any
 
----What a tool says that it does to the world, in the words of MCP.
+---The side effects that a tool declares, as in MCP.
 ---@class engine.ToolAnnotations
 ---@field readOnlyHint? boolean     changes nothing
 ---@field destructiveHint? boolean  may delete or overwrite
----@field idempotentHint? boolean   a second call with the same parameters changes nothing more
+---@field idempotentHint? boolean   a second call with the same parameters has no further effect
 ---@field openWorldHint? boolean    reaches beyond the engine
 
 ---A tool: set as the global `tool`, or returned by the file.
 ---@class engine.Tool
 ---@field name? string              no effect: the key in the configuration is the name
----@field title? string             what MCP clients show in place of the name
----@field description? string       what a model reads to decide whether to call it
+---@field title? string             shown by MCP clients instead of the name
+---@field description? string       read by a model to decide whether to call the tool
 ---@field tools? string[]           the tools that this one may call
 ---@field parameters? engine.Parameter[]|table<string, any>     a list, or one JSON Schema of type object
 ---@field returns? table<string, any>                           a JSON Schema of the answer
@@ -71,8 +71,8 @@ tool = {}
 
 -- ---- context -------------------------------------------------------------------------------------------------------
 
----What may be asked of the engine while `resolve` or `execute` runs. A refused or failed call is an error, which
----`pcall` catches. Each counts against the limit `host_calls`, but for `progress`; waiting for one is not CPU time.
+---The engine's functions for `resolve` and `execute`. A refused or failed call is an error, which `pcall` catches. Each
+---call counts against the limit `host_calls`, except `progress`; waiting for one uses no CPU time.
 ---@class engine.Context
 ---@field config table<string, any>     the extra keys of the script's table in the configuration
 ---@field tools table<string, fun(params?: table<string, any>): any>    the tools of the script's own list, by name
@@ -130,14 +130,14 @@ local context = {}
 ---@field notes? string
 ---@field last_sync? string         `YYYY-MM-DDTHH:MM:SSZ`
 
----The caller's documents that match, best first; a blank query finds none. Raises for arguments that make no sense.
+---The caller's documents that match, best first; a blank query finds none. Raises an error for invalid arguments.
 ---@param query string
 ---@param options? engine.SearchOptions
 ---@return engine.Hit[]
 ---@overload fun(arguments: engine.SearchArguments): engine.Hit[]
 function context.search(query, options) end
 
----One document, by the `id` of a hit. Raises where there is none.
+---One document, by the `id` of a hit. Raises an error if it does not exist.
 ---@param id string
 ---@return engine.Document
 ---@overload fun(arguments: { id: string }): engine.Document
@@ -147,20 +147,20 @@ function context.get(id) end
 ---@return engine.Source[]
 function context.sources() end
 
----Tell the caller how far the run is. Not a host call; the first 1,000 reports of a run are sent.
+---Report the progress of the run to the caller. Not a host call; the first 1,000 reports of a run are sent.
 ---@param fraction number           0 to 1
 ---@param message? string           cut to 512 bytes
 function context.progress(fraction, message) end
 
 ---Call a tool of the script's own list, as `context.tools.NAME(params)` does. It runs under its own grants, within this
----run's deadline and budgets. Raises for a tool that is not in the list, for wrong parameters, and where it fails.
+---run's deadline and budgets. Raises an error for a tool that is not in the list, for wrong parameters, and if it fails.
 ---@param name string
 ---@param params? table<string, any>
 ---@return any answer
 function context.call_tool(name, params) end
 
----Run functions side by side, so that their host calls are under way at once. After all have ended, the first error is
----raised; else the first value of each is in its place, and their number in `n`.
+---Run functions concurrently, so that their host calls are in flight at once. After all have ended, the first error in
+---the list is raised; otherwise the result has the first value of each at its index, and their number in `n`.
 ---@param functions (fun(): any)[]
 ---@return { n: integer, [integer]: any }
 function context.parallel(functions) end
@@ -175,7 +175,7 @@ json.null = {}
 
 ---The value of a JSON text. Raises, naming the byte.
 ---@param text string
----@param options? { null?: any }   what stands in for null; nil otherwise
+---@param options? { null?: any }   replaces every null; default nil
 ---@return any
 function json.decode(text, options) end
 
@@ -190,7 +190,7 @@ function json.parse(text, options) end
 ---@return string
 function json.encode(value) end
 
----Mark a table as a list, also while it is empty, and return it.
+---Mark a table as a list, even if it is empty, and return it.
 ---@generic T: table
 ---@param list T
 ---@return T
@@ -208,6 +208,18 @@ function base64.encode(bytes) end
 ---@return string
 function base64.decode(text) end
 
+---Validates a value with a JSON Schema (draft 2020-12).
+---@param value any                 an empty list is `json.array({})`
+---@param schema table|boolean
+---@return true?                    nil where the value does not match
+---@return engine.SchemaError[]?    what is wrong
+function json.schema(value, schema) end
+
+---@class engine.SchemaError
+---@field path string               a JSON Pointer (RFC 6901); empty for the value itself
+---@field keyword string            of the schema; empty where the value is large
+---@field message string
+
 crypto = {}
 
 ---SHA-256, as 64 lower-case hexadecimal digits.
@@ -221,10 +233,344 @@ function crypto.sha256(bytes) end
 ---@return string
 function crypto.hmac_sha256(key, bytes) end
 
+-- ---- text and data -------------------------------------------------------------------------------------------------
+
+---Regular expressions in linear time (RE2). Places are in bytes, from 1, as in Lua. Not in callbacks of `table.sort` and
+---`string.gsub`.
+regex = {}
+
+---Where the first match begins and ends, then its captures; nil if there is none.
+---@param text string
+---@param pattern string            RE2's syntax; `(?i)` ahead ignores case
+---@param init? integer             where to begin; default 1, from the end if negative
+---@return integer? first
+---@return integer? last
+---@return string? ...
+function regex.find(text, pattern, init) end
+
+---The captures of the first match, or all of it without groups; nil if there is none.
+---@param text string
+---@param pattern string
+---@param init? integer
+---@return string? ...
+function regex.match(text, pattern, init) end
+
+---An iterator: of each match what `regex.match` returns.
+---@param text string
+---@param pattern string
+---@return fun(): string?, ...
+function regex.gmatch(text, pattern) end
+
+---The text with matches replaced, and how many were.
+---@param text string
+---@param pattern string
+---@param with string|number|table<string, string|number|false>|fun(...: string?): string|number|false|nil   `%0` to `%9` in a string
+---@param limit? integer            at most so many
+---@return string
+---@return integer
+function regex.gsub(text, pattern, with, limit) end
+
+---The parts between matches.
+---@param text string
+---@param pattern string
+---@param limit? integer            at most so many parts
+---@return string[]
+function regex.split(text, pattern, limit) end
+
+---URLs in parts and back (RFC 3986).
+url = {}
+
+---@class engine.UrlParts
+---@field scheme? string
+---@field user? string
+---@field password? string
+---@field host? string
+---@field port? integer
+---@field path? string                      as written, not decoded
+---@field query? string                     as written, without `?`
+---@field params? table<string, any>        the query decoded; a name that is there several times has a list
+---@field fragment? string
+
+---The parts that are there. Raises for a text that is no URL or reference.
+---@param text string
+---@return engine.UrlParts
+function url.parse(text) end
+
+---The URL; `params` takes the place of `query`.
+---@param parts engine.UrlParts
+---@return string
+function url.build(parts) end
+
+---Percent-encoding of everything but letters, digits, `-`, `.`, `_` and `~`.
+---@param text string
+---@return string
+function url.encode(text) end
+
+---The text without percent-encoding.
+---@param text string
+---@return string
+function url.decode(text) end
+
+---A query string, its names in order; a list repeats its name.
+---@param params table<string, string|number|boolean|(string|number|boolean)[]>
+---@return string
+function url.query(params) end
+
+---Text by characters of Unicode.
+text = {}
+
+---The characters `i` to `j`, from the end if negative.
+---@param s string
+---@param i integer
+---@param j? integer
+---@return string
+function text.sub(s, i, j) end
+
+---How many characters there are.
+---@param s string
+---@return integer
+function text.len(s) end
+
+---Without white space at both ends.
+---@param s string
+---@return string
+function text.trim(s) end
+
+---The parts between separators.
+---@param s string
+---@param by? string                plain text; default: stretches of white space
+---@param limit? integer            at most so many parts
+---@return string[]
+function text.split(s, by, limit) end
+
+---Lines broken between words.
+---@param s string
+---@param width integer             characters
+---@return string
+function text.wrap(s, width) end
+
+---Without the white space that all lines begin with.
+---@param s string
+---@return string
+function text.dedent(s) end
+
+---In capitals, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.upper(s) end
+
+---In small letters, by the simple mappings of Unicode.
+---@param s string
+---@return string
+function text.lower(s) end
+
+---Every word with a capital.
+---@param s string
+---@return string
+function text.title(s) end
+
+---From 0 (nothing in common) to 1 (equal but for case).
+---@param a string
+---@param b string
+---@return number
+function text.similarity(a, b) end
+
+---A rough estimate of the tokens that a model makes of it.
+---@param s string
+---@return integer
+function text.tokens(s) end
+
+---Points in time: seconds since 1970 in UTC. A zone is `"UTC"`, an offset such as `"+02:00"`, or a name such as
+---`"Europe/Berlin"` (names not in callbacks).
+time = {}
+
+---@class engine.TimeParts
+---@field year integer
+---@field month integer
+---@field day integer
+---@field hour integer
+---@field minute integer
+---@field second integer
+---@field fraction number
+---@field weekday integer           Monday is 1
+---@field yearday integer           from 1
+---@field offset integer            of the zone, in seconds
+
+---@class engine.TimeAmounts
+---@field years? integer
+---@field months? integer
+---@field weeks? number
+---@field days? number
+---@field hours? number
+---@field minutes? number
+---@field seconds? number
+
+---The time now, with a fraction.
+---@return number
+function time.now() end
+
+---The time of an RFC 3339 text, or of a date alone.
+---@param text string
+---@return number
+function time.parse(text) end
+
+---RFC 3339.
+---@param t number
+---@param zone? string
+---@return string
+function time.format(t, zone) end
+
+---The calendar's parts.
+---@param t number
+---@param zone? string
+---@return engine.TimeParts
+function time.parts(t, zone) end
+
+---Later or earlier; years to days are counted in the zone's calendar.
+---@param t number
+---@param amounts engine.TimeAmounts
+---@param zone? string
+---@return number
+function time.add(t, amounts, zone) end
+
+---The seconds of a text such as `"1h30m"`, or such a text of seconds.
+---@param value string|number
+---@return number|string
+function time.duration(value) end
+
+---Unique identifiers (RFC 9562), as 36 characters.
+uuid = {}
+
+---Of random bits.
+---@return string
+function uuid.v4() end
+
+---Of the time in milliseconds and random bits: they sort in the order in which they were made.
+---@return string
+function uuid.v7() end
+
+---Hashes as lower-case hexadecimal digits. Not in callbacks of `table.sort` and `string.gsub`.
+hash = {}
+
+---MD5, 32 digits. Collisions can be made.
+---@param bytes string
+---@return string
+function hash.md5(bytes) end
+
+---SHA-1, 40 digits. Collisions can be made.
+---@param bytes string
+---@return string
+function hash.sha1(bytes) end
+
+---SHA-512, 128 digits.
+---@param bytes string
+---@return string
+function hash.sha512(bytes) end
+
+---BLAKE2b with 64 bytes, 128 digits.
+---@param bytes string
+---@return string
+function hash.blake2(bytes) end
+
+---Comma-separated values (RFC 4180).
+csv = {}
+
+---@class engine.CsvOptions
+---@field header? boolean|string[]  of `parse`: whether the first row has the names; of `encode`: the names
+---@field separator? string         default `","`
+
+---The rows: lists of strings, or with `header` tables by name.
+---@param text string
+---@param options? engine.CsvOptions
+---@return any[]
+function csv.parse(text, options) end
+
+---The text of rows, which are lists or tables by name.
+---@param rows any[]
+---@param options? engine.CsvOptions
+---@return string
+function csv.encode(rows, options) end
+
+---Texts with places for values, after Mustache; nothing in them is executed.
+template = {}
+
+---@class engine.TemplateOptions
+---@field escape? "none"|"html"|"json"|"url"|"markdown"     default `"none"`
+---@field partials? table<string, string>
+
+---The text with its values.
+---@param text string
+---@param values table<string, any>
+---@param options? engine.TemplateOptions
+---@return string
+function template.render(text, values, options) end
+
+---gzip (RFC 1952). Not in callbacks of `table.sort` and `string.gsub`.
+gzip = {}
+
+---@class engine.GzipOptions
+---@field max_bytes? integer        what the data may hold; default 16,777,216
+
+---The bytes as gzip.
+---@param bytes string
+---@return string
+function gzip.compress(bytes) end
+
+---What gzip or zlib holds. Raises for data that is damaged, or holds more than `max_bytes`.
+---@param bytes string
+---@param options? engine.GzipOptions
+---@return string
+function gzip.decompress(bytes, options) end
+
+---Reads YAML (the core schema of 1.2). Not in callbacks of `table.sort` and `string.gsub`.
+yaml = {}
+
+---@class engine.YamlOptions
+---@field all? boolean              the text may hold several documents; the answer is a list of them
+
+---The value of the document in a text.
+---@param text string
+---@param options? engine.YamlOptions
+---@return any
+function yaml.parse(text, options) end
+
+---Reads HTML as browsers do. Not in callbacks of `table.sort` and `string.gsub`.
+html = {}
+
+---@class engine.HtmlElement
+---@field tag string
+---@field attributes table<string, string>
+---@field text string
+---@field html string
+
+---The text as a person reads it: one line a block, without scripts and styles.
+---@param source string
+---@return string
+function html.text(source) end
+
+---The elements that a CSS selector matches, in the order of the source.
+---@param source string
+---@param selector string
+---@return engine.HtmlElement[]
+function html.select(source, selector) end
+
+---@class engine.RetryOptions
+---@field tries? integer            default 3, at most 100
+---@field base_s? number            the first wait in seconds; default 0.1, then twice the one before
+---@field max_s? number             the longest wait; default 30
+
+---Calls a function again after it raised an error, with waits between, as long as the run has time for them. `f` gets the
+---number of the try. Not in callbacks of `table.sort` and `string.gsub`.
+---@generic T
+---@param f fun(try: integer): T
+---@param options? engine.RetryOptions
+---@return T
+function retry(f, options) end
+
 -- ---- log -----------------------------------------------------------------------------------------------------------
 
----Lines in the run's log, which are bounded by the limit `log_bytes`. Values are joined with tabs. `print` does what
----`log.info` does.
+---Lines in the run's log, bounded by the limit `log_bytes`. Values are joined with tabs. `print` is the same as
+---`log.info`.
 log = {}
 
 ---@param ... any
@@ -239,25 +585,25 @@ function log.warn(...) end
 ---@param ... any
 function log.error(...) end
 
--- ---- the world, as far as it is granted ----------------------------------------------------------------------------
+-- ---- granted resources ---------------------------------------------------------------------------------------------
 
 ---Requests to the hosts that `allow_hosts` in the script's table of the configuration names. A refused host, a redirect
----to one, a failed connection, a passed deadline and an answer larger than the limit `http_bytes` are errors; an answer
----of any status is not.
+---to one, a failed connection, a time-out and an answer larger than the limit `http_bytes` are errors; an answer of any
+---status is not.
 http = {}
 
 ---@class engine.HttpOptions
 ---@field headers? table<string, string|number>
 ---@field params? table<string, string|number|boolean>      the query of the URL
----@field timeout? number                                   seconds for all of it; default 30, at most what is left
+---@field timeout? number                                   seconds for the whole call; default 30
 
 ---@class engine.HttpResponse
 ---@field status integer
 ---@field ok boolean                        whether the status is 200 to 299
 ---@field headers table<string, string>     by lower-case name; several of one name are joined with ", "
 ---@field body string                       the bytes
----@field json? any                         the value of a body that is JSON
----@field url string                        the last one, after redirects
+---@field json? any                         the value of a JSON body
+---@field url string                        the final URL, after redirects
 
 ---@param url string
 ---@param options? engine.HttpOptions
@@ -293,29 +639,29 @@ function http.patch(url, body, options) end
 ---@return string
 function http.basic_auth(user, password) end
 
----Placeholders by the names of secrets: `secrets.TOKEN`. The engine puts the value into requests to the secret's host.
+---Placeholders by the names of secrets: `secrets.TOKEN`. The engine puts the value into requests to the secret's hosts.
 ---@type table<string, string>
 secrets = {}
 
 ---Environment variables that `env` in the script's table of the configuration names.
 env = {}
 
----The value; nil where it is not set, and where it is not granted, which the log then says.
+---The value; nil if it is not set, or not granted, which is then logged.
 ---@param name string
 ---@return string?
 function env.get(name) end
 
----The files of the script's own folder, read-only. Paths are relative to it; `..` and symbolic links lead nowhere.
+---The files of the script's own folder, read-only. Paths are relative to it; `..` and symbolic links are errors.
 fs = {}
 
 ---@class engine.FileEntry
 ---@field name string
 ---@field path string               relative to the script's folder
 ---@field type "file"|"directory"|"symlink"|"other"
----@field size integer              bytes; 0 for what is not a file
+---@field size integer              bytes; 0 for anything but a file
 ---@field modified integer          whole seconds since 1970
 
----What is in a file. Raises for what is no regular file, and for one larger than the limit `fs_bytes`.
+---The content of a regular file. Raises an error for anything else, and for files larger than the limit `fs_bytes`.
 ---@param path string
 ---@return string
 function fs.read(path) end
@@ -326,6 +672,6 @@ function fs.read(path) end
 ---@return engine.FileEntry[]
 function fs.list(path, glob) end
 
----Wait. It counts against `timeout_s`, and is not CPU time.
+---Wait. The time counts against `timeout_s`, and not as CPU time.
 ---@param seconds number            0 to 86,400
 function sleep(seconds) end

@@ -1,8 +1,8 @@
-"""Host calls: what a script may ask of the supervisor, each behind a grant. Granted to nobody by default.
+"""Host calls: what a script may request of the supervisor, each behind a grant. Nothing is granted by default.
 
-A family is one file here: its calls, with the argument schema that is checked before a handler sees anything, and
-`FAMILY`, by which it is found (`families.py`). A host call is a row of `sandbox/wire/surface.py`, too, which makes the
-function that scripts call.
+A family is one file here: its calls, each with a schema that arguments must pass before a handler sees them, and
+`FAMILY`, by which it is found (`families.py`). Each host call also has a row in `sandbox/wire/surface.py`, from which
+the function that scripts call is made.
 """
 
 import re
@@ -27,11 +27,11 @@ from sandbox.wire.messages import HostReply
 
 log = structlog.get_logger("engine.bridge")
 
-# Arguments of at most this size are decoded uncounted: 64 calls of a run make no more than 20 MiB of them.
+# Arguments up to this size are decoded without counting: 64 calls of a run make at most 20 MiB of objects from them.
 SMALL_ARGUMENTS = 4 * 1024
-# What a script is shown of an error, in characters: texts of handlers and of the decoder may repeat what it sent.
+# Bound on an error that a script sees, in characters: texts of handlers and of the decoder may repeat its input.
 MAX_ERROR = 2048
-# What an answer beyond `SMALL_BYTES` costs for each byte: written as msgpack, put into a frame, sent (measured).
+# CPU time for each byte of an answer beyond `SMALL_BYTES`: encoded as msgpack, put into a frame, sent (measured).
 ANSWER_BYTE_S = 3e-9
 
 
@@ -44,17 +44,17 @@ class CallDenied(CallRefused):
 
 
 class HostContext(msgspec.Struct, frozen=True):
-    """On whose behalf a handler acts: the run, its name in logs, and its log (`level`, `text`).
+    """The run that a handler acts for: its request, its name in logs, and its log (`level`, `text`).
 
-    `left` is what the run has left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes what a run cost that was
-    made on its behalf; `turn` is the turn at computing that both share, `room` what its calls hold: both None in tests
-    of handlers. `secrets` are the run's placeholders, `hearers` its caller's.
+    `remaining` is what is left of `timeout_s`, `cpu_s` and `host_calls`; `charge` takes the cost of a nested run;
+    `turn` is the turn that both share, `room` what the run's calls hold in memory: both None in tests of handlers.
+    `secrets` are the run's placeholders, `hearers` its caller's.
     """
 
     request: RunRequest
     run_id: str
     log: Callable[[str, str], None]
-    left: Callable[[], Mapping[str, float]]
+    remaining: Callable[[], Mapping[str, float]]
     charge: Callable[[Usage], None]
     turn: Turn | None = None
     room: Room | None = None
@@ -62,11 +62,11 @@ class HostContext(msgspec.Struct, frozen=True):
     hearers: Hearers = SILENT
 
     def hold(self) -> Hold:
-        """Of what the run's calls may hold, the part of one call: nothing yet. The caller releases it."""
+        """One call's part of the run's room, empty at first. The caller must release it."""
         return Hold(self.room or Room(Rooms(), self.request.tenant.id, self.request.limits.values))
 
     def worked(self, cpu_s: float) -> None:
-        """The supervisor used CPU time on what the run sent or gets: beyond what each call is counted as anyway."""
+        """Charge the run for CPU time of the supervisor beyond the flat charge for each call."""
         self.charge(Usage(cpu_s=cpu_s))
         if self.turn is not None:
             self.turn.worked(cpu_s)
@@ -74,10 +74,10 @@ class HostContext(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """One host call: its name (also its grant), the msgspec Struct of its arguments, and who answers it.
+    """One host call: its name (also its grant), the msgspec Struct of its arguments, and its handler.
 
-    The handler returns JSON data (bytes are allowed too, and arrive as a Lua string) or raises CallRefused.
-    `at_once` is how many calls of its family (the name before the dot) one tenant may have under way; others wait.
+    The handler returns JSON data (bytes are allowed, too, and become a Lua string) or raises CallRefused.
+    `at_once` bounds the calls of its family (the name before the dot) that one tenant may have under way; more wait.
     """
 
     name: str
@@ -88,37 +88,37 @@ class HostFunction:
 
 @dataclass(slots=True)
 class _Gate:
-    """How many calls of one family a tenant has under way or waiting, and the semaphore that they pass."""
+    """The semaphore of one tenant's calls of one family; `users` counts those under way or waiting."""
 
     semaphore: trio.Semaphore
     users: int = 0
 
 
 class Bridge:
-    """The table of host calls. `call` never raises for what a script does: it answers with an error text."""
+    """The table of host calls. `call` never raises because of a script: it answers with an error text."""
 
     def __init__(self, functions: Iterable[HostFunction]) -> None:
         self._functions = {function.name: function for function in functions}
-        # Invariant: an entry for every tenant and family with a call under way or waiting, and no other.
+        # Invariant: exactly the tenants and families with a call under way or waiting.
         self._gates: dict[tuple[str, str], _Gate] = {}
         self.names = frozenset(self._functions)
-        # Told of every call that asked for what was not granted, with its name.
+        # Called for every call that asks for more than was granted, with the call's name.
         self.on_denied: Callable[[RunRequest, str], None] | None = None
-        # Passed one by one before large arguments are decoded.
+        # Serializes the decoding of large arguments.
         self._large = trio.Lock()
-        # Tried first, and the other where there are names that the call does not know: a warning costs others nothing.
+        # Tried first: it fails for names that the call does not have, so that the warning costs valid calls nothing.
         self._exact = {name: msgspec.msgpack.Decoder(_exact(f.arguments)) for name, f in self._functions.items()}
         self._decoders = {name: msgspec.msgpack.Decoder(f.arguments) for name, f in self._functions.items()}
         self._rooms = Rooms()
 
     def room(self, request: RunRequest) -> Room:
-        """What the host calls of a new run hold: nothing yet. The caller closes it when the run has ended."""
+        """The room for the host calls of a new run. The caller must close it when the run has ended."""
         return Room(self._rooms, request.tenant.id, request.limits.values)
 
     async def call(self, context: HostContext, name: str, arguments: bytes) -> HostReply:
-        """Check the grant, then the arguments, then answer. Of a call that waits for its turn the bytes are held.
+        """Check the grant, then the arguments, then answer. While a call waits for its turn, its arguments are held.
 
-        A reply of more than `SMALL_BYTES` is held for the run until `taken`.
+        A reply of more than `SMALL_BYTES` counts against the run's room until `taken`.
         """
         request = context.request
         function = self._functions.get(name)
@@ -126,8 +126,8 @@ class Bridge:
             return _error(f"there is no host call {name[:64]!r}")
         if name not in request.grants:
             self._denied(request, name)
-            if request.method is None:  # it is described, with nothing granted
-                return _error(f"{name} cannot be called while a script is loaded, but inside of its functions")
+            if request.method is None:  # the script is being described, with nothing granted
+                return _error(f"{name} cannot be called while a script is loaded, only inside its functions")
             return _error(f"{name} is not granted to {request.name!r}")
         hold = None
         try:
@@ -146,13 +146,13 @@ class Bridge:
             return _error(f"{name}: {none}")
         except Exception:
             log.exception("host call failed", call=name, tenant=request.tenant.id, script=request.name)
-            return _error(f"{name}: internal error of the engine; its log says more")
+            return _error(f"{name}: internal error of the engine; see its log")
         finally:
             if hold is not None:
                 hold.release()
 
     def taken(self, context: HostContext, reply: HostReply) -> None:
-        """The worker has this reply: it is not held any more."""
+        """The worker has this reply: stop counting it."""
         if context.room is not None and len(reply.value) > SMALL_BYTES:
             context.room.give(len(reply.value))
 
@@ -160,10 +160,10 @@ class Bridge:
         self, context: HostContext, function: HostFunction, arguments: bytes, hold: Hold | None
     ) -> HostReply:
         if hold is not None:
-            # One of these a turn of the event loop: 64 calls of one run come at once, and each may take 10 ms.
+            # One at a time, with a checkpoint: 64 calls of one run may come at once, and each may take 10 ms.
             async with self._large:
                 await trio.lowlevel.checkpoint()
-        # No name for what was decoded: a handler that waits can let go of it.
+        # No local variable for the decoded arguments: a handler that waits can free them.
         found = await function.handler(
             context,
             self._decoded_small(context, function.name, arguments)
@@ -178,7 +178,7 @@ class Bridge:
         return HostReply(True, value)
 
     def _decoded_small(self, context: HostContext, name: str, arguments: bytes) -> Any:
-        """As `_decoded`, with a warning for a name that the call does not know. Only few bytes are decoded twice."""
+        """As `_decoded`, with a warning for a name that the call does not have. Only small ones are decoded twice."""
         try:
             return self._exact[name].decode(arguments)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -195,9 +195,9 @@ class Bridge:
             raise CallRefused(_readable(error)) from None
 
     async def _decoded_large(self, context: HostContext, name: str, arguments: bytes, hold: Hold) -> Any:
-        """As `_decoded`, for arguments whose number of values is worth counting, and whose time is worth charging.
+        """As `_decoded`, for large arguments: counts their values first, and charges the run for the time.
 
-        Other tasks run between counting, decoding and what follows: each of the first two takes up to 20 ms.
+        There is a checkpoint after counting and after decoding, each of which takes up to 20 ms.
         """
         began_s = time.thread_time()
         values = values_of(arguments)
@@ -222,7 +222,7 @@ class Bridge:
 
     @asynccontextmanager
     async def _turn(self, tenant: str, family: str, at_once: int) -> AsyncIterator[None]:
-        """A place among the tenant's calls of this family: one tenant's slow calls delay no other's."""
+        """Bound the tenant's calls of this family. Slow calls of one tenant never delay those of another."""
         gate = self._gates.get((tenant, family))
         if gate is None:
             gate = self._gates[tenant, family] = _Gate(trio.Semaphore(at_once))
@@ -242,7 +242,7 @@ class Bridge:
                 del self._gates[tenant, family]
 
 
-# The first name that a call does not know, as msgspec says it.
+# msgspec's error for the first name that a call does not have.
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -253,7 +253,7 @@ def _exact(arguments: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 def _misspelt(name: str, known: list[str]) -> str:
     near = nearest(name, known)
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
+    hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(known)}"
     return f"unknown option {name[:64]!r} is ignored; {hint}"
 
 
@@ -262,12 +262,12 @@ def _error(text: str) -> HostReply:
 
 
 def _cut(text: str) -> str:
-    """The text, without its middle where it is too long to be shown."""
+    """The text, without its middle if it is too long."""
     return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR // 2]}…{text[-MAX_ERROR // 4 :]}"
 
 
 def _readable(error: Exception) -> str:
-    """msgspec's text in Lua's words: `limit: expected number or nil, got string`. It may quote what the script sent."""
+    """msgspec's text in Lua's terms: `limit: expected number or nil, got string`. It may quote the script's input."""
     text, _, path = _cut(str(error)).partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     if not path and (missing := _MISSING.fullmatch(text)) is not None:

@@ -1,4 +1,4 @@
-"""`env.get`: environment variables of the engine's process, those that an operator granted by name."""
+"""`env.get`: environment variables of the engine's process that the operator granted by name."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from engine.bridge.families import Family
 
 GET = "env.get"
 GRANTS = frozenset({GET})
-# How much of a name that was not granted is worth a log line.
+# Bound on a name that was not granted, as it is logged.
 _SHOWN_CHARACTERS = 64
 
 
@@ -21,13 +21,13 @@ class GetArguments(msgspec.Struct):
 
 
 def functions(environ: Mapping[str, str]) -> tuple[HostFunction, ...]:
-    """The family. `environ` is where granted names are looked up, at the time of the call."""
+    """The family. Granted names are looked up in `environ` at the time of the call."""
 
     async def get(context: HostContext, arguments: GetArguments) -> str | bytes | None:
         await trio.lowlevel.checkpoint()
         name = arguments.name
         if name not in context.request.authority.env:
-            # One text for names that are set and names that are not: which exist is the operator's business.
+            # The same text whether the name is set or not: which names exist is not revealed.
             context.log("warn", not_granted(name, context.request.name))
             return None
         value = environ.get(name)
@@ -45,7 +45,7 @@ def not_granted(name: str, script: str) -> str:
 
 
 def as_text(value: str) -> str | bytes:
-    """The value as the codec to Lua takes it: text, or its very bytes where they are not UTF-8.
+    """The value as the Lua codec takes it: text, or its bytes if they are not UTF-8.
 
     Python decodes the environment with `surrogateescape` (PEP 383): such bytes are lone surrogates in `value`.
     """

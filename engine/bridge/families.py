@@ -1,4 +1,4 @@
-"""The families of host calls that the engine answers: one file each beside this one, found by its `FAMILY`."""
+"""Finds the families of host calls: each file of this package that defines `FAMILY`."""
 
 import pkgutil
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -14,10 +14,10 @@ from knowledge.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What families reach.
+    """What families work with.
 
-    `store_of` has the store of each tenant, by its id; `default_limit` is `retrieval.final_limit`. `environ` has the
-    variables that an operator may grant. No script reads the files and folders in `private`.
+    `store_of` returns the store of a tenant, by its id; `default_limit` is `retrieval.final_limit`. `environ` has the
+    variables that an operator may grant. No script may read the files and folders in `private`.
     """
 
     store_of: Callable[[str], Store]
@@ -28,13 +28,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family: `open` makes its host calls, and keeps what they need open while its block lasts."""
+    """A family: `open` makes its host calls, and keeps their resources open until its block ends."""
 
     open: Callable[[Host], AbstractAsyncContextManager[tuple[HostFunction, ...]]]
 
     @classmethod
     def plain(cls, functions: Callable[[Host], tuple[HostFunction, ...]]) -> "Family":
-        """A family that needs nothing to be kept open."""
+        """A family without resources."""
 
         @asynccontextmanager
         async def opened(host: Host) -> AsyncIterator[tuple[HostFunction, ...]]:
@@ -44,7 +44,7 @@ class Family:
 
 
 def families() -> tuple[Family, ...]:
-    """Every family, by the names of their files."""
+    """Every family, in the order of file names."""
     names = (module.name for module in pkgutil.iter_modules(bridge.__path__))
     found = (getattr(import_module(f"{bridge.__name__}.{name}"), "FAMILY", None) for name in names)
     return tuple(family for family in found if isinstance(family, Family))

@@ -1,8 +1,8 @@
 """`fs.read`, `fs.list`: the files of the script's own folder, read-only.
 
-Paths are never resolved by name: the folder is walked component by component, each opened below the descriptor of the
-one before and none through a symbolic link. So whatever is renamed or replaced meanwhile, nothing outside is reached.
-(A hard link, or a mount below the folder, is inside: whoever made it could have put the file there.)
+A path is never resolved as a whole: it is walked component by component, each opened relative to the descriptor of the
+one before and never through a symbolic link. So a rename or a replaced folder cannot lead outside, whenever it happens.
+(A hard link, or a mount below the folder, counts as inside: its author could have put the file there.)
 """
 
 import errno
@@ -27,22 +27,22 @@ from engine.run import RunRequest
 READ, LIST = "fs.read", "fs.list"
 GRANTS = frozenset({READ, LIST})
 
-# Entries that a folder may have to be listed: looking at one takes some microseconds, and all of them go to the script.
+# Bound on the entries of a folder that is listed: stat takes some microseconds each, and all of them go to the script.
 MAX_ENTRIES = 10_000
-# What a path may have, in bytes. Every entry of a listing repeats the path of its folder; Linux's PATH_MAX is 4,096.
+# Bound on a path, in bytes. Every entry of a listing repeats the path of its folder; Linux's PATH_MAX is 4,096.
 MAX_PATH_BYTES = 1_024
 # NAME_MAX of every common filesystem.
 MAX_NAME_BYTES = 255
 MAX_GLOB_CHARACTERS = 255
-# How many patterns the braces of one glob may stand for: each is compiled, in up to 1 ms for the longest (measured).
+# Bound on the patterns that the braces of one glob expand to: each is compiled, in up to 1 ms (measured).
 MAX_GLOB_ALTERNATIVES = 16
-# Calls of one tenant under way, which is also how many threads a filesystem that hangs can take from it.
+# Bound on one tenant's calls under way, and so on the threads that a hanging filesystem can occupy.
 AT_ONCE = 4
 
-# The folder itself is the operator's: its own path may go through links.
+# The operator chose the folder itself: its path may contain links.
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = _ROOT | os.O_NOFOLLOW
-# NONBLOCK: a FIFO that was put in a file's place would keep us waiting for its writer. It changes nothing for a file.
+# NONBLOCK: open of a FIFO in a file's place would wait for a writer. It has no effect on a regular file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _READ_BYTES = 256 * 1024
 
@@ -60,14 +60,14 @@ class ListArguments(msgspec.Struct):
 
 
 def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
-    """The family: what it reads is `authority.folder` of the run that calls, but for what is `private` to the engine:
-    files, and folders with all that is in them.
+    """The family. It reads `authority.folder` of the calling run, except `private` files, and `private` folders with
+    their content.
 
-    An operator may well keep scripts beside the configuration and the stores, which hold more than a script may see.
+    An operator may keep scripts beside the configuration and the stores, which scripts must not read.
     """
     kept_private = tuple(private)
-    # Invariant: an entry for every tenant with a thread under way, also one that was abandoned by a cancelled call: it
-    # keeps its limiter, so a tenant has AT_ONCE threads at the very most, and takes none that others need.
+    # Invariant: an entry for every tenant with a running thread. A thread that a cancelled call abandoned keeps its
+    # limiter, so a tenant never has more than AT_ONCE threads, and takes none from other tenants.
     limiters: WeakValueDictionary[str, trio.CapacityLimiter] = WeakValueDictionary()
 
     async def in_thread(request: RunRequest, work: Callable[[], T]) -> T:
@@ -75,13 +75,13 @@ def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
         limiter = limiters.get(tenant)
         if limiter is None:
             limiter = limiters[tenant] = trio.CapacityLimiter(AT_ONCE)
-        # Abandoned when cancelled: nothing is written, and who opens a descriptor in there closes it in there.
+        # Safe to abandon: the thread writes nothing, and closes the descriptors that it opens.
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
     async def read(context: HostContext, arguments: ReadArguments) -> bytes:
         folder, parts = _where(context.request, arguments.path)
         if not parts:
-            raise CallRefused(f"path: {_shown(parts)} is the script's own folder, not a file in it")
+            raise CallRefused(f"path: {_as_text(parts)} is the script's own folder, not a file in it")
         limits = context.request.limits
         set_by = f"fs_bytes, set by the {limits.sources['fs_bytes']}"
         return await in_thread(
@@ -91,7 +91,7 @@ def functions(private: Iterable[Path] = ()) -> tuple[HostFunction, ...]:
 
     async def list_(context: HostContext, arguments: ListArguments) -> list[dict[str, Any]]:
         given = "" if arguments.path is None else arguments.path
-        # A slash at the end says "a folder", which is what is meant here.
+        # A trailing slash says "a folder", as is expected here.
         folder, parts = _where(context.request, _without_last_slash(given))
         try:
             patterns = parse_glob(arguments.glob) if arguments.glob is not None else None
@@ -125,21 +125,21 @@ def _without_last_slash(path: object) -> object:
 
 
 def parse_path(path: object) -> Parts:
-    """The names that lead from the script's folder to what is meant; none of them is `.`, `..` or empty.
+    """The components of a path below the script's folder, without `.`; `..` and empty ones are refused.
 
-    `path` is text or, where it is not UTF-8, bytes. The folder itself ("" and ".") has no names. Raises ValueError.
+    `path` is text or, if it is not UTF-8, bytes. The folder itself ("" and ".") has no components. Raises ValueError.
     """
     if not isinstance(path, str | bytes):
         raise ValueError(f"expected string, got {_LUA_TYPES.get(type(path), 'table')}")
     try:
         raw = path.encode() if isinstance(path, str) else path
     except UnicodeEncodeError:
-        raise ValueError("half of a surrogate pair is no text") from None
+        raise ValueError("half of a surrogate pair is not text") from None
     if not raw:
         return ()
     if len(raw) > MAX_PATH_BYTES:
         raise ValueError(f"is {len(raw)} bytes long; the limit is {MAX_PATH_BYTES}")
-    shown = _shown((raw,))
+    shown = _as_text((raw,))
     if b"\0" in raw:
         raise ValueError(f"{shown} holds a zero byte")
     if b"\\" in raw:
@@ -147,7 +147,7 @@ def parse_path(path: object) -> Parts:
     if raw.startswith(b"/"):
         raise ValueError(f"{shown} is absolute; paths are relative to the script's own folder")
     if raw.endswith(b"/"):
-        raise ValueError(f"{shown} ends with '/', and so is no file")
+        raise ValueError(f"{shown} ends with '/', so it does not name a file")
     names = raw.split(b"/")
     if b"" in names:
         raise ValueError(f"{shown} holds '//': a name is missing")
@@ -162,11 +162,11 @@ _LUA_TYPES = {int: "number", float: "number", bool: "boolean", type(None): "nil"
 
 
 def parse_glob(glob: str) -> tuple[str, ...]:
-    """The patterns of fnmatch that a glob for names stands for; one of them has to match. Raises ValueError.
+    """The fnmatch patterns that a glob for names expands to; one of them has to match. Raises ValueError.
 
-    `*` is any characters, `?` one, `[a-z]` one of a set, `[!a-z]` one that is not, `{a,b}` either; case counts. A
-    leading `**/` is as good as nothing: one level is listed. (context-harness matches names with the Rust crate
-    globset; these are its rules but for escapes.)
+    `*` is any characters, `?` one, `[a-z]` one of a set, `[!a-z]` one outside it, `{a,b}` either; case matters. A
+    leading `**/` is ignored: one level is listed. (context-harness matches names with the Rust crate globset; these are
+    its rules without escapes.)
     """
     if len(glob) > MAX_GLOB_CHARACTERS:
         raise ValueError(f"is {len(glob)} characters long; the limit is {MAX_GLOB_CHARACTERS}")
@@ -180,13 +180,13 @@ def parse_glob(glob: str) -> tuple[str, ...]:
     return tuple(_alternatives(pattern, glob))
 
 
-# A set, whose first character may be a bracket; or one of the characters that make and separate alternatives.
+# A set, whose first character may be a bracket; or a character that delimits alternatives; or plain text.
 _TOKEN = re.compile(r"\[[!^]?\]?[^\]]*\]|[\[{},]|[^\[{},]+")
 
 
 def _alternatives(pattern: str, glob: str) -> list[str]:
-    """The patterns without braces that a pattern with braces stands for."""
-    # One level for every open brace: what comes before this alternative, and the alternatives that are complete.
+    """The patterns without braces that a pattern with braces expands to."""
+    # One level for every open brace: the text before this alternative, and the alternatives that are complete.
     open_: list[tuple[list[str], list[str]]] = []
     current = [""]
     for token in _TOKEN.findall(pattern):
@@ -200,11 +200,11 @@ def _alternatives(pattern: str, glob: str) -> list[str]:
             if token == "}":
                 open_.pop()
                 current = [first + then for first in before for then in complete]
-        elif token in ("[", "}", "[]", "[!]", "[^]"):  # a bracket that comes first in a set is one of the set
+        elif token in ("[", "}", "[]", "[!]", "[^]"):  # a leading bracket in a set is a member of it
             token = token[0]
             raise ValueError(f"{glob!r} has a {token!r} without its counterpart; a literal one is '[{token}]'")
         else:
-            if token.startswith("[^"):  # the same to globset; fnmatch knows the other
+            if token.startswith("[^"):  # globset knows both, fnmatch only `[!`
                 token = "[!" + token[2:]
             current = [first + token for first in current]
         if len(current) + sum(len(complete) for _, complete in open_) > MAX_GLOB_ALTERNATIVES:
@@ -215,23 +215,23 @@ def _alternatives(pattern: str, glob: str) -> list[str]:
 
 
 def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Iterable[Path] = ()) -> bytes:
-    """What is in a regular file of at most `bound` bytes that is none of `private`. Reads one byte beyond at most.
+    """The content of a regular file of at most `bound` bytes that is not in `private`. Reads at most one byte more.
 
-    `parts` are names from `root`, at least one. `set_by` tells an error's reader where the bound is from. Blocks; to
-    be called in a thread. Raises CallRefused; OSError where the fault is the host's.
+    `parts` are names from `root`, at least one. `set_by` is the source of the bound, for errors. Blocks: call it in a
+    thread. Raises CallRefused; OSError when the host is at fault.
     """
     *folders, name = parts
     with _opened_folder(root, tuple(folders), private) as folder:
         with _refusals(parts):
-            # Looked at before it is opened: opening a device may already do something, and closing any descriptor of a
-            # database ends all locks that this process has on it (fcntl(2)), under the feet of its own writers.
+            # Checked before it is opened: opening a device may have effects, and closing any descriptor of a database
+            # releases all locks that this process has on it (fcntl(2)), also those of its writers.
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
             _require_file(info, parts)
             _require_not_private(info, parts, private)
             descriptor = os.open(name, _FILE, dir_fd=folder)
         try:
             info = os.fstat(descriptor)
-            _require_file(info, parts)  # and again: the name may be another file's by now
+            _require_file(info, parts)  # again: the name may be another file's by now
             _require_not_private(info, parts, private)
             if info.st_size > bound:
                 raise _too_large(parts, f"{info.st_size}", bound, set_by)
@@ -239,7 +239,7 @@ def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Ite
             while left > 0 and (chunk := os.read(descriptor, min(left, _READ_BYTES))):
                 chunks.append(chunk)
                 left -= len(chunk)
-            if left == 0:  # it grew while it was read, or is one of those that do not tell their size
+            if left == 0:  # it grew while it was read, or reports no size, as files in /proc do
                 raise _too_large(parts, f"more than {bound}", bound, set_by)
             return b"".join(chunks)
         finally:
@@ -247,7 +247,7 @@ def read_file(root: Path, parts: Parts, bound: int, *, set_by: str, private: Ite
 
 
 def _is_same(path: Path, info: os.stat_result) -> bool:
-    """Whether the file at this path is the one described: by number, as a file may have several names."""
+    """Whether the file at this path has this device and inode, as a file may have several names."""
     try:
         return os.path.samestat(path.stat(), info)
     except OSError:
@@ -256,7 +256,7 @@ def _is_same(path: Path, info: os.stat_result) -> bool:
 
 def _require_not_private(info: os.stat_result, parts: Parts, private: Iterable[Path]) -> None:
     if any(_is_same(path, info) for path in private):
-        raise CallDenied(f"{_shown(parts)} is a file of the engine's own, which no script may read")
+        raise CallDenied(f"{_as_text(parts)} is a file of the engine's own, which no script may read")
 
 
 def list_folder(
@@ -265,16 +265,16 @@ def list_folder(
     """The entries of a folder whose names match one of the patterns of `parse_glob`, sorted by their names' bytes.
 
     Each is `{name, path, type, size, modified}`: `path` from `root`, `type` is file, directory, symlink or other,
-    `size` in bytes (0 but for files), `modified` in whole Unix seconds. Blocks; to be called in a thread. Raises
-    CallRefused; OSError where the fault is the host's.
+    `size` in bytes (0 except for files), `modified` in whole Unix seconds. Blocks: call it in a thread. Raises
+    CallRefused; OSError when the host is at fault.
     """
-    # Matching is bounded: what `translate` makes of a `*` keeps the first place that fits, and never tries another.
+    # Matching is bounded: `translate` makes an atomic group of each `*` but the last, so it does not backtrack.
     matchers = None if patterns is None else [re.compile(fnmatch.translate(pattern)) for pattern in patterns]
     found: list[tuple[bytes, dict[str, Any]]] = []
     with _opened_folder(root, parts, private) as folder, _refusals(parts), os.scandir(folder) as listing:
         for count, entry in enumerate(listing):
             if count >= MAX_ENTRIES:
-                raise CallRefused(f"{_shown(parts)} has more than {MAX_ENTRIES} entries, too many to list")
+                raise CallRefused(f"{_as_text(parts)} has more than {MAX_ENTRIES} entries, too many to list")
             if matchers is not None and not any(matcher.match(entry.name) for matcher in matchers):
                 continue
             try:
@@ -292,7 +292,7 @@ def _entry(name: bytes, folder: Parts, info: os.stat_result) -> dict[str, Any]:
         "name": _text(name),
         "path": _text(b"/".join((*folder, name))),
         "type": kind,
-        # Of a link, the length of its target, which is nobody's business; of a folder, a matter of the filesystem.
+        # Not of a link: that is the length of its target. Nor of a folder: that depends on the filesystem.
         "size": info.st_size if kind == "file" else 0,
         "modified": info.st_mtime_ns // 1_000_000_000,
     }
@@ -308,9 +308,9 @@ def _kind(info: os.stat_result) -> str:
 
 @contextmanager
 def _opened_folder(root: Path, parts: Parts, private: Iterable[Path]) -> Iterator[int]:
-    """A descriptor of the folder that these names lead to, for the time of the block. Raises CallRefused.
+    """A descriptor of the folder that these names lead to, open until the block ends. Raises CallRefused.
 
-    None of them may be `private`; `root` may lie in one that is, as the engine may have put it there.
+    None of the folders may be `private`; `root` may be inside a private one, as the engine may have put it there.
     """
     try:
         current = os.open(root, _ROOT)
@@ -326,14 +326,14 @@ def _opened_folder(root: Path, parts: Parts, private: Iterable[Path]) -> Iterato
             current = below
             info = os.fstat(current)
             if any(_is_same(path, info) for path in private):
-                raise CallDenied(f"{_shown(parts[:depth])} is a folder of the engine's own, which no script may read")
+                raise CallDenied(f"{_as_text(parts[:depth])} is a folder of the engine's own, which no script may read")
         yield current
     finally:
         os.close(current)
 
 
-# What may be so because of what the script asked for, or of what lies in its folder. Any other error is the host's (a
-# disk, no descriptors left): it is logged as ours.
+# Errors that the script's path, or the content of its folder, can cause. Any other is the host's (a disk, no
+# descriptors left) and is logged as ours.
 _SCRIPTS_FAULT = {
     errno.ENOENT: "no such file or directory",
     errno.ENOTDIR: "not a directory",
@@ -347,7 +347,7 @@ _SCRIPTS_FAULT = {
 
 @contextmanager
 def _refusals(parts: Parts, *, folder: int | None = None) -> Iterator[None]:
-    """Say what stands in the way at these names. With `folder`, the last of them was to be a folder in it."""
+    """Turn OSError at these names into CallRefused. With `folder`, the last name was opened as a folder in it."""
     try:
         yield
     except OSError as error:
@@ -356,13 +356,13 @@ def _refusals(parts: Parts, *, folder: int | None = None) -> Iterator[None]:
             raise
         if error.errno == errno.ENOTDIR and folder is not None and _is_link(folder, parts[-1]):
             why = _SCRIPTS_FAULT[errno.ELOOP]
-        raise CallRefused(f"{_shown(parts)}: {why}") from None
+        raise CallRefused(f"{_as_text(parts)}: {why}") from None
 
 
 def _is_link(folder: int, name: bytes) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:  # gone again; only the wording of an error hangs on it
+    except OSError:  # removed meanwhile; only the wording of an error depends on it
         return False
 
 
@@ -376,11 +376,11 @@ _NOT_A_FILE = {
 def _require_file(info: os.stat_result, parts: Parts) -> None:
     kind = _kind(info)
     if kind != "file":
-        raise CallRefused(f"{_shown(parts)}: {_NOT_A_FILE[kind]}")
+        raise CallRefused(f"{_as_text(parts)}: {_NOT_A_FILE[kind]}")
 
 
 def _too_large(parts: Parts, size: str, bound: int, set_by: str) -> CallRefused:
-    return CallRefused(f"{_shown(parts)} has {size} bytes; the limit is {bound} ({set_by})")
+    return CallRefused(f"{_as_text(parts)} has {size} bytes; the limit is {bound} ({set_by})")
 
 
 def _text(raw: bytes) -> str | bytes:
@@ -390,8 +390,8 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _shown(parts: Parts) -> str:
-    """A path in an error: quoted, in part when it is long, with what is no text spelled out."""
+def _as_text(parts: Parts) -> str:
+    """A path for an error: quoted, cut if it is long, with bytes that are not UTF-8 as escapes."""
     text = b"/".join(parts).decode(errors="surrogateescape") or "."
     return repr(text if len(text) <= 128 else f"{text[:127]}…").replace("\\udc", "\\x")
 

@@ -1,7 +1,7 @@
 """`http.get`, `http.post`, `http.put`, `http.patch`, `http.delete`: requests to the hosts that `allow_hosts` lists.
 
-Here is what a request is and which hop comes next; the rules are in `engine/egress/rules.py`, the connections in
-`engine/egress/outbound.py`. Every hop leaves one line in the log `engine.egress`.
+This module makes requests from arguments and follows redirects; the rules are in `engine/egress/rules.py`, the
+connections in `engine/egress/outbound.py`. Every hop writes one line to the log `engine.egress`.
 """
 
 import codecs
@@ -25,41 +25,41 @@ from engine.bridge.families import Family, Host
 from engine.bridge.room import SMALL_BYTES, Hold, NoRoom
 from engine.egress import rules as egress
 from engine.egress.rules import Scalar, Target
-from engine.egress.secrets import SecretRefused, Veil
+from engine.egress.secrets import Scrubber, SecretRefused
 from engine.errors import ungrouped
 from sandbox.wire.limits import MIB
 
-if TYPE_CHECKING:  # 40 ms that a service without http calls does not spend: `_Connections.outbound`
+if TYPE_CHECKING:  # imported with the first call (`_Connections.outbound`): it takes 40 ms
     import httpcore2
 
-    from engine.egress.outbound import Answer, Lookup, Outbound, Request, Trace
+    from engine.egress.outbound import Lookup, Outbound, Request, Response, Trace
 
 log = structlog.get_logger("engine.egress")
 
 METHODS = {f"http.{method}": method.upper() for method in ("get", "post", "put", "patch", "delete")}
 GRANTS = frozenset(METHODS)
-# Calls that one tenant may have under way; also bounds its connections.
+# Bound on one tenant's calls under way, and so on its connections.
 AT_ONCE = 16
 # As in ctx.
 DEFAULT_TIMEOUT_S = 30.0
 MAX_REDIRECTS = 10
 MAX_REQUEST_HEADERS = 64
 MAX_REQUEST_HEADER_BYTES = 16 * 1024
-# Beyond these a script has to decode by itself, in its own memory and CPU time. Lists in lists are the worst of a text
-# with so many values (30 ms), texts full of escapes the worst of so many bytes (20 ms, measured).
-MAX_JSON_VALUES = 100_000
+# Larger JSON a script has to decode itself, in its own memory and CPU time. The worst case of so many values is lists
+# in lists (15 ms), that of so many bytes strings full of escapes (20 ms, measured).
+MAX_JSON_VALUES = 50_000
 MAX_JSON_BYTES = 8 * MIB
-# A table that is sent as JSON, as the worker packed it; control characters become six times as many bytes (20 ms).
+# Bound on a table that is sent as JSON, as msgpack; control characters become six times as many bytes (20 ms).
 MAX_TABLE_BYTES = 2 * MIB
 
-# Bytes that are searched for secrets without a thread: about a millisecond.
-VEILED_AT_ONCE = 1024 * 1024
+# Up to this work, an answer is searched for secrets without a thread: about a millisecond.
+SCRUBBED_AT_ONCE = 1024 * 1024
 
 # RFC 9110 section 5.1 and 5.5. Control characters would end the header.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-# What belongs to the connection and not to the script (RFC 9110 section 7.6.1): with these, one request could be made
-# to look like two, or like one for another host.
+# Headers of the connection, which scripts may not set (RFC 9110 section 7.6.1): they could make one request look like
+# two, or like one for another host.
 _OURS = frozenset(
     {
         "accept-encoding", "connection", "content-length", "expect", "host", "http2-settings", "keep-alive",
@@ -67,7 +67,7 @@ _OURS = frozenset(
         "upgrade",
     }
 )  # fmt: skip
-# What goes along when a redirect leads to another origin. A list of what is harmless, not of what is secret: tokens
+# Headers that are kept when a redirect leads to another origin. A list of harmless ones, not of secret ones: tokens
 # travel in headers of any name (Private-Token, X-Api-Key, apikey).
 _HARMLESS = frozenset(
     {
@@ -75,24 +75,24 @@ _HARMLESS = frozenset(
         "user-agent",
     }
 )  # fmt: skip
-# What asks a server for a part of what it has, for a digest of it, or for other bytes that mean the same. Where a
-# secret is bound to the host, answers are searched for the value, and a script does not choose their form.
+# Headers that ask for a part of the answer, a digest of it, or another encoding. If a secret is bound to the host, its
+# answers are searched for the value, so a script must not choose their form.
 _FORM = frozenset(
     {
         "a-im", "accept-charset", "accept-ranges", "if-range", "range", "range-unit", "request-range",
         "unless-modified", "want-content-digest", "want-digest", "want-repr-digest", "x-accept-encoding", "x-range",
     }
 )  # fmt: skip
-# Of answers: a part (RFC 9110 section 15.3.7), and the difference to something (RFC 3229 section 10.4.1).
+# Partial answers: a range (RFC 9110 section 15.3.7), and a delta (RFC 3229 section 10.4.1).
 _PARTIAL = frozenset({206, 226})
-# Encodings of text in which ASCII, of which secrets nearly always are, is what it is in UTF-8; UTF-16 and UTF-32 are
-# searched as well (`engine.egress.secrets`). Not among them: UTF-7, EBCDIC, and those that switch with escapes.
+# Charsets in which ASCII, and so nearly every secret, has the same bytes as in UTF-8; UTF-16 and UTF-32 are searched as
+# well (`engine.egress.secrets`). Not among them: UTF-7, EBCDIC, and those that switch with escapes.
 _READABLE_CHARSET = re.compile(
     r"(utf-?8|utf-?(16|32)(le|be)?|us-ascii|ascii|iso-?8859-?\d{1,2}|latin-?1|windows-?\d{3,4}|cp125\d|koi8-[ru]"
     r"|euc-(jp|kr)|gb2312|gbk|gb18030|big5|shift_jis|binary)?"
 )
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([^\"';,\s]*)", re.IGNORECASE)
-# What is undone before the answer is searched and handed on; scripts cannot ask for another.
+# Content codings that are decoded before the answer is searched; scripts cannot request another.
 _CODINGS = "gzip, deflate"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_TYPE = re.compile(r"(application|text)/json|[^/]+/[^/]+\+json")
@@ -105,13 +105,13 @@ class HttpArguments(msgspec.Struct):
     url: str
     headers: dict[str, str | int | float] | None = None
     params: dict[str, str | int | float | bool] | None = None
-    body: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))  # decoded when the call has its turn
+    body: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))  # decoded when it is the call's turn
     timeout: int | float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """The family, with its connections open."""
+    """The family, with its resources open."""
 
     functions: tuple[HostFunction, ...]
 
@@ -123,10 +123,10 @@ async def open_http(
     network: "httpcore2.AsyncNetworkBackend | None" = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Http]:
-    """The `http` host calls. Connections of a tenant are kept between calls for some seconds, and closed at the end.
+    """The `http` host calls. A tenant's connections are kept alive between calls for some seconds.
 
-    `lookup` finds the addresses of a name (it may block: it runs in a thread), `network` connects to one of them, `tls`
-    is what certificates are checked against; by default all three are the system's.
+    `lookup` resolves a name (it may block: it runs in a thread), `network` connects to an address, `tls` has the
+    trusted certificates; all three default to the system's.
     """
     with ungrouped():  # the nursery's own task raises nothing
         async with trio.open_nursery() as nursery:
@@ -144,7 +144,7 @@ async def open_http(
 
 
 class _Connections:
-    """Makes the connections, and imports what speaks HTTP, when the first call comes."""
+    """Imports the HTTP client, and opens `Outbound`, when the first call comes."""
 
     def __init__(
         self,
@@ -173,8 +173,8 @@ class _Connections:
 async def _call(connections: _Connections, method: str, context: HostContext, arguments: HttpArguments) -> Any:
     outbound = connections.outbound()
     request = _request(method, arguments, context.request.limits.values.http_bytes, context)
-    seconds = _seconds(arguments.timeout, context.left()["timeout_s"])
-    del arguments  # from here on the request is all that is kept
+    seconds = _seconds(arguments.timeout, context.remaining()["timeout_s"])
+    del arguments  # frees them while the call waits
     hold = context.hold()
     try:
         hold.take(len(request.body))
@@ -186,14 +186,14 @@ async def _call(connections: _Connections, method: str, context: HostContext, ar
 
 
 def _seconds(asked: float | None, left: float) -> float:
-    """The time of the whole call: what is asked for, but no more than the run has left."""
+    """The time-out of the whole call: as requested, within the run's remaining time."""
     if asked is not None and not (math.isfinite(asked) and asked > 0):
         raise CallRefused(f"timeout must be a number of seconds above 0, got {asked:g}")
     return max(0.0, min(DEFAULT_TIMEOUT_S if asked is None else float(asked), left))
 
 
 async def _follow(outbound: "Outbound", context: HostContext, request: "Request", hold: Hold) -> dict[str, Any]:
-    """The answer to a request, after at most `MAX_REDIRECTS` hops of which each is decided upon by itself."""
+    """The answer to a request, after at most `MAX_REDIRECTS` redirects, each of which is checked anew."""
     for hop in range(MAX_REDIRECTS + 1):
         found = await _hop(outbound, context, request, hold, redirected=hop > 0)
         if isinstance(found, dict):
@@ -205,7 +205,7 @@ async def _follow(outbound: "Outbound", context: HostContext, request: "Request"
 async def _hop(
     outbound: "Outbound", context: HostContext, request: "Request", hold: Hold, *, redirected: bool
 ) -> "dict[str, Any] | Request":
-    """One request to one host: the answer for the script, or the request that it leads to."""
+    """One request to one host: the answer for the script, or the next request if it redirects."""
     from engine.egress.outbound import ExchangeFailed, NotPermitted, Trace
 
     run, target = context.request, request.target
@@ -221,8 +221,11 @@ async def _hop(
             record.decision = "refused: a secret"
             raise CallDenied(str(refusal)) from None
         record.secrets = filled.used
-        veil = context.secrets.veil(target, filled.forms)
-        if veil and (asked := next((name for name, _ in request.headers if name.decode() in _FORM), None)) is not None:
+        scrubber = context.secrets.scrubber(target, filled.forms)
+        if (
+            scrubber
+            and (asked := next((name for name, _ in request.headers if name.decode() in _FORM), None)) is not None
+        ):
             record.decision = "refused: a secret"
             raise CallDenied(_refused_form(asked.decode(), target))
         if filled.body is not request.body:
@@ -232,21 +235,21 @@ async def _hop(
             async with outbound.exchange(
                 run.tenant.id, leaving, lambda address: egress.may_connect(rules, address, target.port), record.trace
             ) as answer:
-                # From the request as the script made it: what the next host may have of secrets is decided there.
-                following = _redirect(request, answer, veil)
+                # From the script's own request: placeholders are filled in anew for the next host.
+                following = _redirect(request, answer, scrubber)
                 if following is None:
-                    if veil and (form := _unsearched(answer)) is not None:
+                    if scrubber and (form := _unsearched(answer)) is not None:
                         record.decision = "refused: a secret"
-                        raise CallDenied(f"the answer of {target.host} {form}, which is not handed on: {_BOUND}")
-                    body = await answer.read(limits.http_bytes, "limits.http_bytes", hold.take, keep_coded=bool(veil))
-                    if await _veiled(answer.coded, veil, context) is not answer.coded:
+                        raise CallDenied(f"the answer of {target.host} {form}: {_BOUND}")
+                    body = await answer.read(
+                        limits.http_bytes, "limits.http_bytes", hold.take, keep_coded=bool(scrubber)
+                    )
+                    if await _scrub(answer.coded, scrubber, context) is not answer.coded:
                         record.decision = "refused: a secret"
-                        raise CallDenied(
-                            f"the answer of {target.host} {_TAKEN_APART}, which is not handed on: {_BOUND}"
-                        )
-                    headers = {veil.text(name): veil.text(value) for name, value in answer.headers.items()}
-                    body = await _veiled(body, veil, context)
-                    return _shown(answer.status, headers, body, target.url, veil, context)
+                        raise CallDenied(f"the answer of {target.host} {_IN_CODING}: {_BOUND}")
+                    headers = {scrubber.text(name): scrubber.text(value) for name, value in answer.headers.items()}
+                    body = await _scrub(body, scrubber, context)
+                    return _as_value(answer.status, headers, body, target.url, scrubber, context)
                 await answer.discard()
                 return following
         except NotPermitted as refusal:
@@ -256,35 +259,35 @@ async def _hop(
             raise CallRefused(str(failed)) from None
 
 
-_BOUND = "a secret is bound to this host, and what cannot be searched for it does not reach scripts"
-# Compressed text does not hold a secret as it is, unless a script made it so that what it stands for is another text.
-_TAKEN_APART = "holds a secret inside of its coding (Content-Encoding)"
+_BOUND = "a secret is bound to this host, and an answer that cannot be searched for it is withheld"
+# Compressed data does not contain a secret as it is, unless a script made it so that it decompresses to another text.
+_IN_CODING = "holds a secret inside its coding (Content-Encoding)"
 
 
 def _refused_form(name: str, target: Target) -> str:
     return f"headers: {name} chooses the form in which {target.authority} answers, and a secret is bound to that host"
 
 
-def _unsearched(answer: "Answer") -> str | None:
-    """In which form an answer comes that cannot be searched for secrets, or None."""
+def _unsearched(answer: "Response") -> str | None:
+    """Why an answer cannot be searched for secrets, or None."""
     content_type = answer.headers.get("content-type", "").lower()
     if answer.status in _PARTIAL or "content-range" in answer.headers or "multipart/" in content_type:
-        return "is a part of something"
+        return "is partial content"
     if answer.encoded:
-        return "comes in a coding that is not undone (Content-Encoding)"
+        return "has a coding that the engine does not decode (Content-Encoding)"
     if not all(map(_READABLE_CHARSET.fullmatch, _CHARSET.findall(content_type))):
-        return "is text in an encoding that is not read (charset)"
+        return "is text in an encoding that the engine does not read (charset)"
     return None
 
 
-async def _veiled(body: bytes | bytearray, veil: Veil, context: HostContext) -> bytes | bytearray:
-    """The body without secrets. Where that is work, it is done in a thread and is part of what the run cost."""
-    if veil.work(len(body)) <= VEILED_AT_ONCE:
-        return veil.data(body)
+async def _scrub(body: bytes | bytearray, scrubber: Scrubber, context: HostContext) -> bytes | bytearray:
+    """The body without secrets. More than `SCRUBBED_AT_ONCE` of work is done in a thread, and the run is charged."""
+    if scrubber.work(len(body)) <= SCRUBBED_AT_ONCE:
+        return scrubber.data(body)
 
     def work() -> tuple[bytes | bytearray, float]:
         started = time.thread_time()
-        return veil.data(body), time.thread_time() - started
+        return scrubber.data(body), time.thread_time() - started
 
     body, cpu_s = await trio.to_thread.run_sync(work)
     context.worked(cpu_s)
@@ -292,15 +295,15 @@ async def _veiled(body: bytes | bytearray, veil: Veil, context: HostContext) -> 
 
 
 def _refused_redirect(target: Target, refused: str) -> str:
-    # The script did not name this host: an answer did, and what it says of a network is not the script's to learn.
+    # The script did not name this address, an answer did: it may reveal a private network, so it is not shown.
     if target.address is not None and not egress.is_public(target.address):
         return "the answer redirects to an address that is not public, which only a rule that lists it reaches"
     return f"the answer redirects, and {refused}"
 
 
 class _Record:
-    """One hop's line in the egress log. Neither path nor query, header nor body is in it: they may hold
-    secrets, of which it has the names."""
+    """One hop's line in the egress log: with the names of secrets, and without path, query, headers and body, which
+    may hold their values."""
 
     def __init__(self, context: HostContext, request: "Request", trace: "Trace") -> None:
         self.decision = "allowed"
@@ -349,7 +352,7 @@ def _request(method: str, arguments: HttpArguments, max_bytes: int, context: Hos
 
 @contextmanager
 def _charged(context: HostContext, size: int) -> Iterator[None]:
-    """Work on as many bytes, which the run pays for where they are many. Nothing may be awaited inside."""
+    """Charge the run for the work in the block, on `size` bytes, if these are many. Nothing may be awaited inside."""
     if size <= SMALL_BYTES:
         yield
         return
@@ -361,7 +364,7 @@ def _charged(context: HostContext, size: int) -> Iterator[None]:
 
 
 def _headers(given: Mapping[str, Scalar]) -> dict[str, str]:
-    """The script's headers by lower-case name. Raises CallRefused for what would not stay one header."""
+    """The script's headers by lower-case name. Raises CallRefused for names and values that are not legal."""
     headers: dict[str, str] = {}
     if len(given) > MAX_REQUEST_HEADERS:
         raise CallRefused(f"headers: {len(given)} of them; the limit is {MAX_REQUEST_HEADERS}")
@@ -382,7 +385,7 @@ def _headers(given: Mapping[str, Scalar]) -> dict[str, str]:
 
 
 def _body(packed: msgspec.Raw) -> tuple[bytes, bool]:
-    """The body as it goes on the wire, and whether it is a table, written as JSON."""
+    """The body as it is sent, and whether it is a table, encoded as JSON."""
     is_table = _is_table(bytes(memoryview(packed)[:1]))
     if is_table and len(packed) > MAX_TABLE_BYTES:
         raise CallRefused(
@@ -391,7 +394,7 @@ def _body(packed: msgspec.Raw) -> tuple[bytes, bool]:
     try:
         value = msgspec.msgpack.decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
-        raise CallRefused("body: the table cannot be sent as JSON: it is nested too deep, or no data") from None
+        raise CallRefused("body: the table cannot be sent as JSON: it is nested too deep, or not plain data") from None
     match value:
         case None:
             return b"", False
@@ -402,14 +405,14 @@ def _body(packed: msgspec.Raw) -> tuple[bytes, bool]:
         case dict() | list():
             try:
                 return orjson.dumps(value), True
-            except TypeError as error:  # orjson's texts say which: bytes, or too deep
+            except TypeError as error:  # orjson's text tells bytes from nesting
                 why = "is nested too deep" if "ecursion" in str(error) else "holds a string that is not UTF-8"
                 raise CallRefused(f"body: the table cannot be sent as JSON: it {why}") from None
     raise CallRefused(f"body: expected a string or a table, got {'boolean' if isinstance(value, bool) else 'number'}")
 
 
 def _is_table(first: bytes) -> bool:
-    """Whether msgpack that begins so is a list or a map."""
+    """Whether msgpack with this first byte is a list or a map."""
     return b"\x80" <= first < b"\xa0" or first in (b"\xdc", b"\xdd", b"\xde", b"\xdf")
 
 
@@ -418,24 +421,24 @@ def _on_the_wire(
 ) -> "tuple[tuple[bytes, bytes], ...]":
     """The script's headers with ours."""
     ours = {"host": target.authority, "accept": "*/*", "accept-encoding": _CODINGS, "user-agent": "engine"}
-    # RFC 9110 section 8.6: a method that expects a body says so even when there is none.
+    # RFC 9110 section 8.6: methods that expect a body send Content-Length even without one.
     if body or method in ("POST", "PUT", "PATCH"):
         ours["content-length"] = str(len(body))
     return tuple((name.encode("ascii"), value.encode()) for name, value in {**ours, **headers}.items())
 
 
-def _redirect(request: "Request", answer: "Answer", veil: Veil) -> "Request | None":
-    """The request that an answer redirects to, or None. Raises CallRefused for a place that is none."""
+def _redirect(request: "Request", answer: "Response", scrubber: Scrubber) -> "Request | None":
+    """The request that an answer redirects to, or None. Raises CallRefused for an invalid Location."""
     location = answer.headers.get("location")
     if answer.status not in _REDIRECTS or location is None:
         return None
     try:
-        target = egress.redirected(request.target, veil.location(location))
+        target = egress.redirected(request.target, scrubber.location(location))
     except ValueError as error:
         raise CallRefused(f"the answer of {request.target.host} redirects, and {error}") from None
     headers = {name.decode(): value.decode() for name, value in request.headers}
     method, body = request.method, request.body
-    # What browsers do (https://fetch.spec.whatwg.org/#http-redirect-fetch): after these, the body stays behind.
+    # As in browsers (https://fetch.spec.whatwg.org/#http-redirect-fetch): these drop the body.
     if (answer.status in (301, 302) and method == "POST") or (answer.status == 303 and method != "GET"):
         method, body = "GET", b""
         headers = {name: value for name, value in headers.items() if not name.startswith("content-")}
@@ -448,7 +451,7 @@ def _redirect(request: "Request", answer: "Answer", veil: Veil) -> "Request | No
 
 
 def _same_place(start: Target, end: Target) -> bool:
-    """Whether what was said to the one may be said to the other: one origin, or its own upgrade from http to https."""
+    """Whether the headers for one may go to the other: the same origin, or its upgrade from http to https."""
     upgraded = (start.scheme, start.port, end.scheme, end.port) == ("http", 80, "https", 443)
     return start.origin == end.origin or (upgraded and start.host == end.host)
 
@@ -456,8 +459,8 @@ def _same_place(start: Target, end: Target) -> bool:
 # ---- answers ----------------------------------------------------------------------------------------------------
 
 
-def _shown(
-    status: int, headers: Mapping[str, str], body: bytes | bytearray, url: str, veil: Veil, context: HostContext
+def _as_value(
+    status: int, headers: Mapping[str, str], body: bytes | bytearray, url: str, scrubber: Scrubber, context: HostContext
 ) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "status": status,
@@ -468,17 +471,17 @@ def _shown(
     }
     with _charged(context, len(body)):
         value = _json(headers.get("content-type", ""), body, context.request.limits.values.value_depth)
-        if value is not None and veil:
+        if value is not None and scrubber:
             plain = orjson.dumps(value)
-            if (masked := veil.data(plain)) is not plain:
-                # It was spelled with needless escapes: neither spelling is handed on.
+            if (masked := scrubber.data(plain)) is not plain:
+                # A secret was written with needless escapes: mask it in both spellings.
                 shown["body"] = masked
                 value = orjson.loads(masked)
     return shown if value is None else {**shown, "json": value}
 
 
 def _json(content_type: str, body: bytes | bytearray, max_depth: int) -> Any:
-    """The value of a body that is JSON by its content type, or that may be as it has none; None when it is not."""
+    """The value of a body that is JSON by its content type, or has no content type; None if it is not JSON."""
     essence = content_type.partition(";")[0].strip().lower()
     if (essence and not _JSON_TYPE.fullmatch(essence)) or len(body) > MAX_JSON_BYTES:
         return None
@@ -494,7 +497,7 @@ def _json(content_type: str, body: bytes | bytearray, max_depth: int) -> Any:
 
 
 def _deeper_than(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested in more levels than this."""
+    """Whether lists and objects are nested deeper than this."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):
         level = [

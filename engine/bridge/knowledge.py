@@ -1,6 +1,6 @@
-"""`context.search`, `context.get`, `context.sources`: the caller's own documents.
+"""`context.search`, `context.get`, `context.sources`: the documents of the script's tenant.
 
-The builtin tools of the same names give the same answers through the same functions (`agents/tools/builtin.py`).
+The builtin tools of the same names use the same functions, so their answers are equal (`agents/tools/builtin.py`).
 """
 
 import math
@@ -27,7 +27,7 @@ class Filters(msgspec.Struct):
 
 
 class SearchArguments(msgspec.Struct):
-    """`filters` is ctx's spelling of the two plain keys; where both are given they must agree."""
+    """`filters` is ctx's spelling of the two plain keys; if both are given they must agree."""
 
     query: str
     mode: Literal["keyword", "semantic", "hybrid"] = "keyword"
@@ -46,7 +46,7 @@ class NoArguments(msgspec.Struct):
 
 
 def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[HostFunction, ...]:
-    """The family. `store_of` has the store of each tenant, by its id; `default_limit` is `retrieval.final_limit`."""
+    """The family. `store_of` returns the store of a tenant, by its id; `default_limit` is `retrieval.final_limit`."""
 
     async def search(context: HostContext, arguments: SearchArguments) -> list[dict[str, Any]]:
         if not arguments.query.strip():
@@ -86,7 +86,7 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
 
 
 def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
-    """The store's query for these arguments. Raises ValueError, naming the argument, when they make no sense."""
+    """The store's query for these arguments. Raises ValueError, naming the argument, when one is invalid."""
     filters = arguments.filters or Filters()
     limit = arguments.limit if arguments.limit is not None else default_limit
     if not math.isfinite(limit) or limit != int(limit):
@@ -106,7 +106,7 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
 
 
 def limit_warnings(arguments: SearchArguments) -> tuple[str, ...]:
-    """What an answer says of a limit that was brought to its bounds. In ctx 0 finds nothing, and there is no most."""
+    """The warnings about a limit outside its bounds. In ctx, 0 finds nothing and there is no upper bound."""
     limit = arguments.limit
     if limit is None or 1 <= limit <= MAX_HITS:
         return ()

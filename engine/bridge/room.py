@@ -1,44 +1,44 @@
-"""What host calls hold in the supervisor: arguments that wait, bodies on their way, answers not yet taken. Pure.
+"""What host calls hold in the supervisor's memory: queued arguments, bodies in transit, answers not yet sent. Pure.
 
-Each run, each tenant and the engine have a bound in bytes. A decoded value counts as `VALUE_BYTES`, so that a call of
-many small values holds no more than one of few large ones.
+Each run, each tenant and the engine have a bound in bytes. A decoded value counts as `VALUE_BYTES`, so that a call with
+many small values is bounded as one with a few large ones.
 """
 
 from dataclasses import dataclass, field
 
 from sandbox.wire.limits import MIB, Limits
 
-# What Python needs for a value at least: an empty dictionary takes 64 bytes, and 8 in the list around it.
+# Bytes of a small value in Python: an empty dictionary takes 64 bytes, and 8 in the list around it.
 VALUE_BYTES = 72
-# What calls of one tenant, and all of them, may hold; one run may always hold what its own limits stand for.
+# Bounds on the calls of one tenant and of all tenants; one run may always hold what its own limits permit.
 TENANT_BYTES = 128 * MIB
 ENGINE_BYTES = 512 * MIB
-# Arguments and answers of at most this size are not counted: 64 calls of a run hold no more than 1 MiB of them.
+# Arguments and answers up to this size are not counted: 64 calls of a run hold at most 1 MiB of them.
 SMALL_BYTES = 16 * 1024
 
 
 class NoRoom(Exception):
-    """A bound would be passed. The text names it; it is safe to show to the script."""
+    """A bound would be exceeded. The text names it; it is safe to show to the script."""
 
 
 def run_bytes(limits: Limits) -> int:
-    """What the calls of one run may hold: its largest arguments with their largest body, and the largest answer."""
+    """Bound on the calls of one run: its largest arguments with their largest body, and the largest answer."""
     return 8 * MIB + 2 * limits.output_bytes + 3 * max(limits.http_bytes, limits.fs_bytes)
 
 
 @dataclass(slots=True)
 class Rooms:
-    """The bytes that are held for all runs of an engine."""
+    """The bytes held for all runs of an engine."""
 
     tenant_bytes: int = TENANT_BYTES
     engine_bytes: int = ENGINE_BYTES
     held: int = 0
-    # Invariant: an entry for every tenant that holds something, and no other; their sum is `held`.
+    # Invariant: exactly the tenants that hold something; their sum is `held`.
     tenants: dict[str, int] = field(default_factory=dict)
 
 
 class Room:
-    """The bytes that are held for one run. `close` gives back what is left."""
+    """The bytes held for one run. `close` releases the rest."""
 
     __slots__ = ("_bound", "_rooms", "_tenant", "held")
 
@@ -48,7 +48,7 @@ class Room:
         self.held = 0
 
     def take(self, size: int) -> None:
-        """Hold this many bytes more. Raises NoRoom; then nothing more is held."""
+        """Hold this many more bytes. Raises NoRoom; then nothing has changed."""
         rooms = self._rooms
         if self.held + size > self._bound:
             raise NoRoom(_beyond("this run's", self._bound, "output_bytes, http_bytes and fs_bytes of its limits"))
@@ -56,13 +56,13 @@ class Room:
         if of_tenant + size > (bound := max(rooms.tenant_bytes, self._bound)):
             raise NoRoom(_beyond("the tenant's", bound, "a bound of the engine's"))
         if rooms.held + size > max(rooms.engine_bytes, self._bound):
-            raise NoRoom("the engine holds as many bytes of host calls as it may; try again later")
+            raise NoRoom("host calls of all tenants hold as much memory as the engine allows; try again later")
         self.held += size
         rooms.held += size
         rooms.tenants[self._tenant] = of_tenant + size
 
     def give(self, size: int) -> None:
-        """Let go of as many bytes, of those that are held."""
+        """Release this many of the held bytes."""
         rooms = self._rooms
         size = min(size, self.held)
         if not size:
@@ -76,12 +76,12 @@ class Room:
             del rooms.tenants[self._tenant]
 
     def close(self) -> None:
-        """The run has ended."""
+        """Release everything: the run has ended."""
         self.give(self.held)
 
 
 class Hold:
-    """What one call holds of its run's room."""
+    """One call's part of its run's room."""
 
     __slots__ = ("_room", "size")
 

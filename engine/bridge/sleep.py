@@ -1,4 +1,4 @@
-"""`sleep`: wait, at the cost of nothing but the run's wall time."""
+"""`sleep`: wait, at no cost but the run's wall time."""
 
 import msgspec
 import trio
@@ -8,7 +8,7 @@ from engine.bridge.families import Family
 
 SLEEP = "sleep"
 GRANTS = frozenset({SLEEP})
-# A day. No run lasts that long, so that a larger figure is a mistake (milliseconds, a date) worth an error at once.
+# A day. No run lasts that long, so a larger figure is a mistake (milliseconds, a date) and an error at once.
 MAX_SECONDS = 86_400
 
 
@@ -17,10 +17,11 @@ class SleepArguments(msgspec.Struct):
 
 
 def functions() -> tuple[HostFunction, ...]:
-    """The family. Any number of sleeps may be under way: each holds a timer and nothing else."""
+    """The family. The number of sleeps under way is not bounded: each holds only a timer."""
 
     async def sleep(context: HostContext, arguments: SleepArguments) -> None:
-        # A sleep beyond what the run has left is not refused: it lasts until the deadline ends the run, as `timeout`.
+        # A sleep beyond the run's remaining time is not refused: it lasts until the deadline ends the run, as
+        # `timeout`.
         seconds = arguments.seconds
         if not 0 <= seconds <= MAX_SECONDS:  # NaN fails it too
             raise CallRefused(f"seconds must be a number from 0 to {MAX_SECONDS}, got {seconds:g}")

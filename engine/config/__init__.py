@@ -1,4 +1,4 @@
-"""The configuration file: where it is looked up, what it may say, and one line when it says something else."""
+"""The configuration file: where it is found, what it may contain, and one line for each error."""
 
 from engine.config.entries import (
     PYTHON_LIMITS,
@@ -13,6 +13,7 @@ from engine.config.entries import (
 from engine.config.errors import ConfigError
 from engine.config.fields import QuotaTable, parse_bind
 from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
+from engine.config.oauth import IssuerConfig, OAuthConfig
 from engine.config.reading import TEMPLATE, LoadedConfig, check_tables, find_config, load_config, parse_config
 from engine.config.shape import UnsetVariable, expand
 
@@ -24,8 +25,10 @@ __all__ = [
     "ConfigError",
     "Entry",
     "InlineAgent",
+    "IssuerConfig",
     "LimitsConfig",
     "LoadedConfig",
+    "OAuthConfig",
     "PythonEntry",
     "QuotaTable",
     "SandboxConfig",

@@ -1,7 +1,7 @@
 """Files of context-harness (`ctx`): where they are, and what differs in reading one. Pure.
 
 `ctx` ignores keys that it does not know, and its patterns match whole paths. In the engine's own files an unknown key
-is an error, as a typing error would go unnoticed.
+is an error, as it is most often a mistyped one.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ DIRECTORY = "CTX_CONFIG_DIR"
 
 
 def is_of_ctx(path: Path) -> bool:
-    """Whether a file is one of ctx's: `ctx.toml`, `ctx.NAME.toml`, or `config.toml` in a folder `.ctx` or `ctx`."""
+    """Whether a file is ctx's: `ctx.toml`, `ctx.NAME.toml`, or `config.toml` in a folder `.ctx` or `ctx`."""
     return path.name.startswith("ctx.") or (path.name == "config.toml" and path.parent.name in (".ctx", "ctx"))
 
 
 def global_config(environ: Mapping[str, str]) -> tuple[Path | None, list[str]]:
-    """Where a user's configuration for all workspaces would be, and warnings about variables that do not count.
+    """Where a user's configuration for all workspaces would be, and warnings about variables that are ignored.
 
     A relative path in a variable is invalid and ignored (XDG Base Directory Specification, section 2).
     """
@@ -53,7 +53,7 @@ def merged(base: Table, over: Table) -> Table:
 def adapt(shape: Shape) -> None:
     """Take unknown keys out of the tree, with a warning each, and give patterns the meaning that they have in ctx.
 
-    It is done ahead of `${VAR}`: a variable of a key that nothing reads need not be set.
+    This comes before `${VAR}`: a variable in a key that nothing reads need not be set.
     """
     _prune(shape.tree, Config, (), shape)
     connectors = shape.tree.get("connectors")

@@ -24,7 +24,7 @@ from knowledge import connectors
 
 
 class Entry(Protocol):
-    """What every entry of an agent or tool has. `path` is what it is made of: a file, or `module:Class`, or nothing."""
+    """What every entry of an agent or tool has. `path` is its source: a file, or `module:Class`, or nothing."""
 
     @property
     def path(self) -> Path | str | None: ...
@@ -48,7 +48,7 @@ def _timeout_as_limit(timeout: float | None, limits: dict[str, float]) -> None:
         )
 
 
-# Fields that no key of the file has: expansion fills them in.
+# Fields that are not keys of the file: expansion sets them.
 _FILLED_IN = ("extra", "unset", "from_environment")
 
 
@@ -56,16 +56,16 @@ OwnKeys = Literal["beside", "config", "nowhere"]
 
 
 class CodeEntry(Model):
-    """An entry of code, which has a configuration of its own: `own_keys` says where.
+    """An entry with code, which may have a configuration of its own: `own_keys` says where.
 
-    `beside` the engine's keys, as all others that the entry has; in its table `config`; or `nowhere`.
+    `beside`: all keys of the entry that are not the engine's; `config`: its table `config`; `nowhere`: none.
     """
 
     own_keys: ClassVar[OwnKeys]
 
     @classmethod
     def keys_in(cls, section: str) -> tuple[str, ...]:
-        """The engine's keys of an entry in a section of the file: `expose` is for agents alone."""
+        """The engine's keys of an entry in a section of the file. Only agents have `expose`."""
         keys = [name for name in cls.model_fields if name not in (*_FILLED_IN, "expose")]
         return (*keys, "expose") if section == "agents" else tuple(keys)
 
@@ -74,8 +74,8 @@ class ScriptEntry(CodeEntry):
     """A script of any kind, as configured. `timeout` (seconds) is also in `limits["timeout_s"]`.
 
     `extra` is the script's own configuration: all other keys, expanded, dates as ISO texts. `unset` is the message
-    about an extra that holds a variable without value; such an entry is a load failure. `from_environment` are the
-    texts that variables put into `extra`, for redaction. `tools` None means the list that the script declares.
+    about a key of `extra` with an unset variable; such an entry fails to load. `from_environment` are the values of
+    variables in `extra`, for redaction. `tools` None means the list that the script declares.
     """
 
     own_keys: ClassVar[OwnKeys] = "beside"
@@ -104,14 +104,14 @@ class ChatmdEntry(ScriptEntry):
     own_keys = "nowhere"
 
 
-# What can be held against code that runs in the engine's own process: the clock, what it hands back, what it logs.
+# Limits that can be enforced on code in the engine's own process: its time, its answer, its log.
 PYTHON_LIMITS = ("timeout_s", "output_bytes", "log_bytes", "value_depth")
 
 
 class PythonEntry(CodeEntry):
-    """Python code of the operator's: `[agents.python.NAME]`, `[tools.python.NAME]`. `path` is `module:Class`.
+    """Python code of the operator: `[agents.python.NAME]`, `[tools.python.NAME]`. `path` is `module:Class`.
 
-    It is not confined, so keys that only confinement could keep (`allow_hosts`, `env`, most limits) are errors here.
+    It is not confined, so keys that only confinement could enforce (`allow_hosts`, `env`, most limits) are errors here.
     `config` is the class's own configuration, expanded, dates as ISO texts; `unset` and `from_environment` are as in
     a ScriptEntry. `tools` None means the list that the class declares.
     """
@@ -134,7 +134,7 @@ class PythonEntry(CodeEntry):
         if beyond := next((name for name in limits if name not in PYTHON_LIMITS), None):
             raise PydanticCustomError(
                 "phrase",
-                "{name} cannot be held against Python code, which is not confined; these can: {possible}",
+                "{name} cannot be enforced on Python code, which is not confined; these can: {possible}",
                 {"name": beyond, "possible": ", ".join(PYTHON_LIMITS)},
             )
         return limits
@@ -166,7 +166,7 @@ class _Globs(Model):
 class FilesystemConnector(_Globs):
     """`[connectors.filesystem.NAME]`: the files below `root`.
 
-    With `url_prefix` a document's address is the prefix and its path below the root; without, it has none.
+    With `url_prefix` a document's URL is the prefix and its path below the root; without, it has none.
     """
 
     root: FilePath
@@ -215,7 +215,7 @@ class Connectors(Model):
         )
 
     def problems(self, tenant: str = "default") -> dict[str, str | None]:
-        """The tenant's labels and what is wrong with each, or None: what its store shows beside its sources."""
+        """The tenant's labels, each with why it cannot be used, or None. Its store lists them with its sources."""
         return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels(tenant)}
 
 

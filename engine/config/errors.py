@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in its own terms: the dotted key, what was seen, what was expected. Pure."""
+"""Errors of a configuration: the dotted key, what was seen, what was expected. Pure."""
 
 import json
 import re
@@ -12,11 +12,11 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. Its text is one line naming the file, the key, what was seen and expected."""
+    """The configuration cannot be used. The text is one line with the file, the key, what was seen and expected."""
 
 
 class Wrong(Exception):
-    """A key of the file is wrong: where (in the file's terms) and one phrase."""
+    """A key of the file is wrong: its place (in the file's terms) and one phrase."""
 
     def __init__(self, loc: Loc, phrase: str) -> None:
         super().__init__(phrase)
@@ -30,7 +30,7 @@ def dotted(loc: Loc) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            # Quoted where TOML quotes it, and escaped so that the message stays one line.
+            # Quoted as in TOML, and escaped so that the message stays one line.
             quoted = "".join(c if c.isprintable() and c not in '"\\' else json.dumps(c)[1:-1] for c in part)
             text += ("." if text else "") + (part if _BARE_KEY.fullmatch(part) else f'"{quoted}"')
     return text

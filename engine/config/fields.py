@@ -1,4 +1,4 @@
-"""The types of settings: what a text, a count, an address or a table of limits may be. Pure."""
+"""The types of settings: texts, counts, addresses, tables of limits. Pure."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ def _check_host_rule(value: str) -> str:
 
 
 def _check_layer(value: str) -> str:
-    # A misspelt layer would silently not be required.
+    # A misspelt layer would silently be ignored.
     if value not in LAYERS:
         raise expected(f"one of {', '.join(LAYERS)}")
     return value
@@ -72,7 +72,7 @@ def _check_layer(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """A table of numbers: for each key the least whole number that it may have, or None for any number above 0."""
+    """A table of numbers: for each key its least whole number, or None for any number above 0."""
 
     least: Callable[[], Mapping[str, int | None]]
 
@@ -91,7 +91,7 @@ class _Numbers:
         )
 
 
-# Relative paths are resolved against the root that the validation context holds; without one they stay as given.
+# Relative paths are resolved against the root in the validation context; without one they stay as given.
 FilePath = Annotated[Path, BeforeValidator(_resolve)]
 Text = Annotated[str, Field(min_length=1)]
 Strings = Annotated[tuple[Text, ...], Field(strict=False)]
@@ -112,5 +112,5 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-# Where MCP clients find an agent: among the prompts, among the tools, or both.
+# Where MCP clients see an agent: among the prompts, among the tools, or both.
 Exposure = Annotated[tuple[Literal["prompt", "tool"], ...], Field(strict=False)]

@@ -21,6 +21,7 @@ from engine.config.fields import (
     Text,
     expected,
 )
+from engine.config.oauth import OAuthConfig, looks_like_token
 from engine.quota import QUOTAS
 from sandbox.wire.limits import MIB, SPECS
 
@@ -32,7 +33,7 @@ class DbConfig(Model):
 
 
 class ChunkingConfig(Model):
-    """`[chunking]`: how documents are cut. A token counts as four bytes."""
+    """`[chunking]`: how documents are cut into chunks. A token counts as four bytes."""
 
     max_tokens: Count = 700
     overlap_tokens: Annotated[int, Field(ge=0, le=INT64)] = 0
@@ -47,7 +48,7 @@ class ChunkingConfig(Model):
 class RetrievalConfig(Model):
     """`[retrieval]`: how many documents a search returns, and from how many candidates."""
 
-    # 100 is what one search may return at most, over REST and MCP too.
+    # 100 is the bound of a search over REST and MCP, too.
     final_limit: Annotated[int, Field(ge=1, le=100)] = 12
     hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
     candidate_k_keyword: Count = 80
@@ -67,7 +68,7 @@ class EmbeddingConfig(Model):
 
 
 class ServerConfig(Model):
-    """`[server]`: where to listen, who may ask, and how long a body and a farewell may take."""
+    """`[server]`: where to listen, which requests to accept, and time-outs of bodies and of the shutdown."""
 
     bind: Bind = "127.0.0.1:7331"
     allowed_hosts: Strings = ()
@@ -84,8 +85,8 @@ class ServerConfig(Model):
 class SandboxConfig(Model):
     """`[sandbox]`: the pool of workers. `workers` None means one per core; `require` None means the engine's choice.
 
-    `disable` turns layers off: for finding out what one of them costs or breaks. One that is required as well keeps the
-    engine from starting.
+    `disable` turns layers off, to find out what one of them costs or breaks. If a disabled layer is also required, the
+    engine does not start.
     """
 
     workers: Count | None = None
@@ -98,7 +99,7 @@ class SandboxConfig(Model):
     @field_validator("disable")
     @classmethod
     def _process_stays(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if "process" in names:  # it is also what puts the channel in its place
+        if "process" in names:  # it also sets up the channel
             raise expected("layers other than 'process', without which there is no worker")
         return names
 
@@ -124,7 +125,7 @@ def _fill_quotas(given: dict[str, float]) -> dict[str, float | None]:
 
 
 class TotalConfig(Model):
-    """`[tenants.total]`: what all tenants together may use, above what each may."""
+    """`[tenants.total]`: what all tenants together may use, beside the quotas of each."""
 
     requests_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000
     burst: Count = 2000
@@ -132,7 +133,7 @@ class TotalConfig(Model):
 
 
 class TenantsConfig(Model):
-    """`[tenants]`: whether keys are asked for, and where tenants, keys and secrets are kept.
+    """`[tenants]`: whether requests need keys, and where tenants, keys and secrets are stored.
 
     `quota` is `[tenants.quota]`, complete: every name of QUOTAS. `concurrent_runs` None: as many as there are workers.
     """
@@ -147,6 +148,15 @@ class TenantsConfig(Model):
         default_factory=lambda: _fill_quotas({})
     )
     total: TotalConfig = TotalConfig()
+    oauth: OAuthConfig | None = None
+
+    @model_validator(mode="after")
+    def _tokens_need_tenants(self) -> "TenantsConfig":
+        if self.oauth is not None and not self.enabled:
+            raise PydanticCustomError("phrase", "oauth needs tenants.enabled = true")
+        if self.oauth is not None and looks_like_token(self.operator_key or ""):
+            raise PydanticCustomError("phrase", "operator_key has the form of a token")
+        return self
 
 
 class Config(Model):

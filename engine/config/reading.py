@@ -19,13 +19,13 @@ from engine.config.models import Config
 from engine.config.shape import expand_tree, reshape
 from engine.config.wording import explain
 
-# Where a configuration is looked for when neither --config nor the environment names one.
+# Where to look for a configuration when neither --config nor the environment names one.
 LOOKED_UP = ("engine.toml", *ctx.WORKSPACE)
 ENVIRONMENT = ("ENGINE_CONFIG", "CTX_CONFIG")
 
-# What `engine init` writes. It loads as it stands, and also with every line that starts with "#" and a key uncommented.
+# Written by `engine init`. It is valid as it is, and also with all lines that start with "#" and a key uncommented.
 TEMPLATE = Path(__file__).with_name("template.toml")
-# Strings and comments of TOML, to tell a table header from a line of a multi-line string that looks like one.
+# Strings and comments of TOML: a line of a multi-line string may look like a table header.
 _OPAQUE = re.compile(
     r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|\#[^\n]*",
     re.DOTALL,
@@ -74,10 +74,10 @@ def parse_config(
     of_ctx: bool = False,
     below: str = "",
 ) -> tuple[Config, tuple[str, ...]]:
-    """The configuration that a TOML text describes, and its warnings.
+    """Parse a configuration in TOML; also returns warnings.
 
-    `cwd` is what a relative `root` is relative to; `shown_as` names the text in errors. With `of_ctx` it is read as
-    ctx's (`engine.config.ctx`); `below` is the text of a file whose keys it replaces. Raises ConfigError.
+    A relative `root` is resolved against `cwd`; `shown_as` names the text in errors. With `of_ctx` the text is read as
+    a file of ctx's (`engine.config.ctx`); `below` is the text of a file whose keys it replaces. Raises ConfigError.
     """
     raw = _tables(text, shown_as)
     if below:
@@ -107,9 +107,9 @@ def check_tables(
     shown_as: str = "the configuration",
     of_ctx: bool = False,
 ) -> tuple[Config, tuple[str, ...]]:
-    """The configuration in tables as TOML would give them (the form in which a program may hold its configuration).
+    """As `parse_config`, for tables as `tomllib` returns them, which a program may make itself.
 
-    As `parse_config`; of two entries with one name, the first is by kind and then as the tables have them.
+    Entries are ordered by kind, then as in the tables, which decides between two of one name.
     """
     try:
         shape = reshape(raw)
@@ -123,7 +123,7 @@ def check_tables(
         try:
             config = Config.model_validate(tree | {"root": cwd / root}, context={"root": cwd / root})
         except ValidationError as invalid:
-            # A misspelt key explains a missing one, so it is told first.
+            # A misspelt key explains a missing one, so it is reported first.
             errors = sorted(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
             raise explain(errors[0], shape, raw) from None
     except Wrong as wrong:
@@ -136,7 +136,7 @@ def find_config(
 ) -> Path | None:
     """The configuration file to use: `--config`, `$ENGINE_CONFIG` or `$CTX_CONFIG`, then the known places below `cwd`.
 
-    None means the built-in defaults. A file that is named is returned whether it exists or not: it must.
+    None means the built-in defaults. A file that is named is returned even if it does not exist, which is an error.
     """
     if explicit is not None:
         return cwd / explicit
@@ -149,7 +149,7 @@ def find_config(
 def load_config(explicit: Path | None, *, environ: Mapping[str, str], cwd: Path) -> LoadedConfig:
     """Find, read and check the configuration. Raises ConfigError.
 
-    A file of ctx's in the workspace replaces keys of the user's own (`~/.config/ctx/config.toml`), as in ctx.
+    A file of ctx in the workspace replaces keys of the user's own (`~/.config/ctx/config.toml`), as in ctx.
     """
     path = find_config(explicit, environ, cwd)
     places = [cwd / place for place in ctx.WORKSPACE]
@@ -186,7 +186,7 @@ def _shown(path: Path, cwd: Path) -> str:
 def _text(path: Path, cwd: Path) -> str:
     """The text of a configuration file. Raises ConfigError."""
     try:
-        return path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark; TOML knows none
+        return path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark, which is not TOML
     except FileNotFoundError:
         raise ConfigError(f"{_shown(path, cwd)}: no such configuration file") from None
     except OSError as error:

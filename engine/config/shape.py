@@ -11,7 +11,7 @@ from engine.config.errors import Loc, Table, Wrong, as_seen, dotted, unknown_key
 from engine.config.fields import INT64, Model
 from engine.names import nearest
 
-# Keys of ctx that are accepted and change nothing here.
+# Keys of ctx that are accepted and have no effect.
 _NO_EFFECT_TABLES = ("vector_index", "registries")
 _NO_EFFECT_RETRIEVAL = ("group_by", "doc_agg", "max_chunks_per_doc")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -26,9 +26,9 @@ class UnsetVariable(Exception):
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """Replace `${VAR}` and `${VAR:-default}` in `text`, once: what comes in is not looked at again.
+    """Replace `${VAR}` and `${VAR:-default}` in `text`, once: values are not expanded again.
 
-    As in a shell, the default also stands in for an empty value. Anything else with a dollar stays as it is.
+    As in a shell, the default also replaces an empty value. A dollar in any other place stays as it is.
     Raises UnsetVariable for a variable that has neither value nor default.
     """
 
@@ -45,12 +45,12 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 class Extra(dict[str, Any]):
-    """The keys that are a script's or a class's own: where an unset variable is its failure, not the file's."""
+    """A script's or class's own keys: an unset variable in them fails this entry, not the whole file."""
 
 
 @dataclass(slots=True)
 class Shape:
-    """The tree in the models' form. `origin` maps a moved place to where the file has it."""
+    """The tree in the models' form. `origin` maps a moved place to its place in the file."""
 
     tree: Table
     origin: dict[Loc, Loc] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Shape:
 
 
 def reshape(raw: Table) -> Shape:
-    """Move what the file has in one place and the models in another. Wrong types stay for validation to tell."""
+    """Move tables from their place in the file to that in the models. Wrong types are left to validation."""
     shape = Shape(dict(raw))
     tree = shape.tree
     for name in _NO_EFFECT_TABLES:
@@ -97,7 +97,7 @@ def reshape(raw: Table) -> Shape:
 
 
 def _code_entries(section: type[Model]) -> Iterator[tuple[str, type[CodeEntry]]]:
-    """The kinds of a section whose entries may have keys of their own, each with its model."""
+    """The kinds of a section whose entries have code, each with its model."""
     for kind, table in section.model_fields.items():
         _, model = get_args(table.annotation)
         if issubclass(model, CodeEntry):
@@ -116,7 +116,8 @@ def _reshape_agents(agents: Table, shape: Shape) -> Table:
             continue
         if name in inline:
             raise Wrong(("agents", name), f"defined twice, here and as {dotted(('agents', 'inline', name))}")
-        # [agents.scripts.x] would be an agent called "scripts" with a key "x": say what was probably meant.
+        # [agents.scripts.x] would be an agent called "scripts" with a key "x": suggest the kind that was probably
+        # meant.
         meant = nearest(name, known)
         if meant and isinstance(entry, dict) and entry and all(isinstance(value, dict) for value in entry.values()):
             raise Wrong(("agents", name), f"unknown table; did you mean {dotted(('agents', meant))}?")
@@ -137,14 +138,14 @@ def _reshape_entry(entry: Any, loc: Loc, model: type[CodeEntry], shape: Shape) -
         return {**entry, "config": Extra(own) if isinstance(own, dict) else own}
     shape.origin[(*loc, "extra")] = loc
     for key in extra:
-        # A key of its own may be a little like one of ours; a typing error is very much like it.
+        # The script's own keys may resemble a key of the engine a little; a mistyped key resembles it closely.
         if (near := nearest(key, list(ours), cutoff=0.75)) is not None and near not in entry:
             shape.warnings.append(f"{dotted((*loc, key))}: taken for a key of the script's own; did you mean {near!r}?")
     return {key: value for key, value in entry.items() if key in ours} | {"extra": extra}
 
 
 def expand_tree(value: Any, loc: Loc, environ: Mapping[str, str], shape: Shape) -> Any:
-    """Expand every text below `value`; an unset variable in a script's extras is noted in its entry."""
+    """Expand every text below `value`; an unset variable in a script's own keys is recorded in its entry."""
     if isinstance(value, dict):
         expanded: Table = {}
         for key, inner in value.items():

@@ -1,4 +1,4 @@
-"""From pydantic's errors to one phrase in the words of TOML. Pure."""
+"""From pydantic's errors to one phrase in TOML's terms. Pure."""
 
 from collections.abc import Iterator
 from types import UnionType
@@ -12,7 +12,7 @@ from engine.config.shape import Shape
 from engine.quota import QUOTAS
 from sandbox.wire.limits import SPECS
 
-# What pydantic's error types expect, in the words of somebody who writes TOML. {} is filled from the error's context.
+# What each of pydantic's error types expects, in TOML's terms. {} is filled from the error's context.
 _EXPECTATIONS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -46,7 +46,7 @@ def explain(error: Any, shape: Shape, raw: Table) -> Wrong:
     loc = shape.in_file(loc)
     if error["type"] == "phrase":
         return Wrong(loc, error["msg"])
-    # The text as the file has it, not as it was expanded: what came from the environment may be a secret.
+    # The text of the file, before expansion: a value from the environment may be a secret.
     seen: Any = raw
     for part in loc:
         seen = seen[part]
@@ -57,7 +57,7 @@ def explain(error: Any, shape: Shape, raw: Table) -> Wrong:
 
 
 def _known_keys(loc: Loc) -> list[str]:
-    """The keys that may stand in the table at `loc` of the models."""
+    """The keys of the table at `loc` of the models."""
 
     def alternatives(annotation: Any) -> Iterator[Any]:
         yield from get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)

@@ -1,1 +1,1 @@
-"""What leaves the supervisor for a script."""
+"""Outgoing requests of scripts, and the secrets in them."""

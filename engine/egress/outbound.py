@@ -1,8 +1,7 @@
-"""Connections of scripts to the outside: made to a vetted address, kept a while for their tenant, bounded throughout.
+"""Outgoing connections of scripts: to vetted addresses, kept alive for their tenant, with bounds on everything.
 
-What may be asked of whom is decided in `engine/egress/rules.py`; this module looks names up, connects, and lets
-httpcore2 speak HTTP/1.1. It reads no proxy setting, no .netrc and keeps no cookie. It is imported with the first
-`http` call.
+`engine/egress/rules.py` decides what is allowed; this module resolves names, connects, and uses httpcore2 for HTTP/1.1.
+It reads no proxy setting and no .netrc, and stores no cookies. It is imported with the first `http` call.
 """
 
 import logging
@@ -22,56 +21,56 @@ import trio
 from engine.egress.rules import Address, Target
 from sandbox.wire.limits import KIB
 
-# At its debug level it tells the headers of answers, which may repeat what scripts are not to see. A program that
-# embeds the engine may log at that level.
+# At debug level it logs the headers of answers, which may repeat secrets. A program that embeds the engine may log at
+# that level.
 logging.getLogger("httpcore2").setLevel(logging.INFO)
 
 Lookup = Callable[[str], Sequence[str]]
 Header = tuple[bytes, bytes]
 
-# Connecting to one address. The next one is tried within the time of the call, of which each gets its share.
+# Time-out for connecting to one address. The rest of the call's time is shared among the addresses still to try.
 CONNECT_S = 10.0
-# A name with more addresses than this is a content network, or somebody who wants us to scan for them.
+# A name with more addresses than this is a content network, or an attempt to make the engine scan for the script.
 MAX_TRIED = 4
 MAX_ADDRESSES = 64
-# A getaddrinfo that hangs cannot be stopped, only left behind; one tenant's must not use up everybody's threads.
+# A getaddrinfo that hangs cannot be stopped, only abandoned; one tenant's must not use up the threads of all.
 LOOKUPS_AT_ONCE = 8
-# How long a connection waits for the next call, and how many do: Lua tools make their calls in bursts.
+# Keep-alive: how long an idle connection is kept for the next call, and how many are. Lua tools make calls in bursts.
 KEPT_S = 15.0
 KEPT_PER_TENANT = 8
 KEPT_IN_ALL = 128
-# The head of an answer, together with what informational answers came before it.
+# Bound on the head of an answer, informational answers before it included.
 HEAD_BYTES = 64 * KIB
 MAX_HEADERS = 256
-# Chunks cost time each, and the loop is shared: many tiny ones are no honest way to send a body.
+# Each chunk takes time of the shared event loop; no honest server sends a body in many tiny ones.
 MAX_PARTS = 4096
 MIN_BYTES_A_PART = 64
-# How much is inflated before others get their turn.
+# How much is inflated between checkpoints.
 INFLATED_AT_ONCE = 256 * KIB
-# Bodies up to this size are copied where that makes them simpler to handle.
+# Bodies up to this size are copied into `bytes`, which is simpler.
 COPIED_BYTES = 1024 * KIB
-# What is read of a body that nobody wants, and for how long, so that its connection can be used again.
+# How much of an unwanted body is read, and for how long, so that its connection can be reused.
 DISCARDED_BYTES = 64 * KIB
 DISCARD_S = 0.5
 
-# RFC 9110 section 9.2.2: what may be asked again when a kept connection turns out to be dead.
+# Idempotent methods (RFC 9110 section 9.2.2), which may be retried when a kept connection turns out to be dead.
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 
 
 class ExchangeFailed(Exception):
-    """An exchange came to nothing. The text says why in one sentence; it is safe to show to a script."""
+    """An exchange failed. The text says why in one sentence; it is safe to show to a script."""
 
 
 class NotPermitted(ExchangeFailed):
-    """The name leads to no address that may be connected to."""
+    """The name has no address that the script may connect to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it goes on the wire: every header but none of the connection's own."""
+    """One request as it is sent, with all headers except those of the connection."""
 
     method: str
-    target: Target = field(repr=False)  # what secrets may be in is in no text about it
+    target: Target = field(repr=False)  # no repr of what may contain secrets
     headers: tuple[Header, ...] = field(repr=False)
     body: bytes = field(repr=False)
 
@@ -88,15 +87,15 @@ class Trace:
 
 def system_lookup(host: str) -> tuple[str, ...]:
     """The addresses of a name in the system's order. Blocks; raises OSError when there are none."""
-    # As bytes, which Python does not encode once more by rules of its own.
+    # As bytes, so that Python does not apply its own IDNA encoding.
     found = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class _Wire(httpcore2.AsyncNetworkStream):
-    """A connected stream that counts, and that reads no more than it is allowed to.
+    """A connected stream that counts bytes, and reads no more than is allowed.
 
-    The time-outs are httpcore2's and always None: the caller's cancel scope bounds all of an exchange.
+    The `timeout` parameters are httpcore2's and always None: the caller's cancel scope bounds the exchange.
     """
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
@@ -105,12 +104,12 @@ class _Wire(httpcore2.AsyncNetworkStream):
         self.begin(Trace())
 
     def begin(self, trace: Trace) -> None:
-        """The next exchange starts: its head may come."""
+        """Start the next exchange: allow its head to be read."""
         self.trace = trace
         self.allow(HEAD_BYTES, f"the head of the answer is larger than {HEAD_BYTES} bytes")
 
     def allow(self, allowed: int, beyond: str) -> None:
-        """Read no more once `allowed` bytes of this exchange came; then fail, saying `beyond`."""
+        """Fail with the text `beyond` once `allowed` bytes of this exchange were read."""
         self._allowed, self._beyond = allowed, beyond
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
@@ -166,16 +165,16 @@ class _Connection:
         return response
 
     def reusable(self) -> bool:
-        """Whether the last exchange was complete and left nothing behind."""
-        # A server that sends more than it announced would have the rest read as the answer of the next request.
+        """Whether the last exchange was complete, without trailing bytes."""
+        # Bytes beyond the announced length would be read as the answer of the next request.
         return self._http.is_idle() and self._http._h11_state.trailing_data == (b"", False)
 
     def alive(self) -> bool:
-        """Whether the server has neither closed it nor said anything since."""
+        """Whether the server has neither closed it nor sent anything since."""
         return not self._http.has_expired()
 
     async def close(self) -> None:
-        with trio.CancelScope(shield=True):  # safe to shield: a close waits for nobody
+        with trio.CancelScope(shield=True):  # safe to shield: close does not wait
             await self.wire.aclose()
 
 
@@ -185,7 +184,7 @@ def _origin(target: Target) -> httpcore2.Origin:
 
 @contextmanager
 def _in_words(host: str, wire: _Wire | None = None) -> Iterator[None]:
-    """What the client library raises, as an ExchangeFailed that shows nothing of the library or the peer's bytes."""
+    """Turn errors of httpcore2 into ExchangeFailed, with texts that quote neither the library nor the peer."""
     try:
         yield
     except httpcore2.LocalProtocolError:
@@ -209,7 +208,7 @@ def _tls_error(error: BaseException) -> ssl.SSLError | None:
     return cause
 
 
-class Answer:
+class Response:
     """The head of an answer, and its body on demand. `headers` has lower-case names; repeated ones are joined."""
 
     def __init__(self, connection: _Connection, response: httpcore2.Response, host: str) -> None:
@@ -225,21 +224,21 @@ class Answer:
 
     @property
     def encoded(self) -> bool:
-        """Whether the body comes in a coding that is not undone (RFC 9110 section 8.4)."""
+        """Whether the body has a coding that is not decoded (RFC 9110 section 8.4)."""
         return self.headers.get("content-encoding", "").strip().lower() not in _UNDONE
 
     async def read(
         self, max_bytes: int, limit: str, hold: Callable[[int], None], *, keep_coded: bool = False
     ) -> bytes | bytearray:
-        """The whole body, decompressed. `hold` is told of the bytes that are kept, before they are, and may refuse.
+        """The whole body, decompressed. `hold` is called with each size before that many bytes are kept, and may raise.
 
-        With `keep_coded`, `coded` is what was decompressed, if anything was.
+        With `keep_coded`, `coded` collects the compressed bytes, if the body is compressed.
 
-        Raises ExchangeFailed beyond `max_bytes`, be it before or after decompression; `limit` is that bound's name.
+        Raises ExchangeFailed beyond `max_bytes`, before or after decompression; `limit` is the name of that bound.
         """
         beyond = f"the answer is larger than {max_bytes} bytes ({limit})"
         wire = self._connection.wire
-        # On the wire too, as compressed data may stand for nothing. The framing of honest chunks costs under an eighth.
+        # Bound the wire, too: compressed data may decompress to nothing. Framing of honest chunks adds under an eighth.
         wire.allow(wire.trace.bytes_in + max_bytes + max_bytes // 8 + HEAD_BYTES, beyond)
         inflater = _inflater(self.headers.get("content-encoding", ""))
         body = bytearray()
@@ -259,15 +258,15 @@ class Answer:
                             raise ExchangeFailed(beyond)
                         hold(len(piece))
                         body += piece
-                        # What is here already comes without a pause; others get their turn in between.
+                        # Data that has arrived is read without a checkpoint: make one.
                         await trio.lowlevel.checkpoint()
         if inflater is not None and raw:
             inflater.end()
-        # A large one is handed on as it is: a copy of 10 MiB takes a millisecond, and of 100 MiB 60.
+        # A large one is not copied: that takes 1 ms for 10 MiB, and 60 for 100 MiB.
         return bytes(body) if len(body) <= COPIED_BYTES else body
 
     async def discard(self) -> None:
-        """Read the body if it is short, so that the connection can be used again; else the connection is lost."""
+        """Read the body if it is short, so that the connection can be reused; else it is closed."""
         wire = self._connection.wire
         wire.allow(wire.trace.bytes_in + DISCARDED_BYTES, "the body is not wanted")
         with trio.move_on_after(DISCARD_S):
@@ -277,7 +276,7 @@ class Answer:
                         async for _ in parts:
                             pass
                 except ExchangeFailed:
-                    return  # the answer is its head, and that came
+                    return  # the head is all that is needed
 
 
 def _text(value: bytes) -> str:
@@ -288,11 +287,11 @@ def _text(value: bytes) -> str:
 
 
 class _Inflater:
-    """One gzip or deflate body, in pieces of bounded size. Raises ExchangeFailed for what is none."""
+    """Inflates one gzip or deflate body, in pieces of bounded size. Raises ExchangeFailed for invalid data."""
 
     def __init__(self, coding: str) -> None:
         self._coding = coding
-        # Deflate is sent with a zlib header, as RFC 9110 section 8.4.1.2 says, and by some without: two bytes tell.
+        # Some servers send deflate without the zlib header of RFC 9110 section 8.4.1.2: two bytes tell which it is.
         self._head = b""
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 16) if coding == "gzip" else None
 
@@ -317,18 +316,18 @@ class _Inflater:
                 return
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Check that the data is complete."""
         if self._stream is None or not self._stream.eof:
             raise ExchangeFailed(f"the body of the answer ends in the middle of its {self._coding} data")
 
 
-# The codings that `_inflater` undoes, and none.
+# The codings that `_inflater` decodes, and the absence of one.
 _UNDONE = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 
 
 def _inflater(content_encoding: str) -> _Inflater | None:
-    """For one coding that we asked for. What else comes, chains of codings too, is handed on as it is: every link of a
-    chain multiplies what a small body may cost, and no honest server sends one."""
+    """The inflater for a coding that we requested, or None. Any other body, also one with a chain of codings, is not
+    decoded: every link of a chain multiplies the cost of a small body, and no honest server sends one."""
     match content_encoding.strip().lower():
         case "gzip" | "x-gzip":
             return _Inflater("gzip")
@@ -339,7 +338,7 @@ def _inflater(content_encoding: str) -> _Inflater | None:
 
 @dataclass(slots=True)
 class _Tenant:
-    """What one tenant has open. No connection is ever handed from one tenant to another."""
+    """The connections of one tenant. Tenants never share one."""
 
     lookups: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKUPS_AT_ONCE))
     kept: list[_Connection] = field(default_factory=list)
@@ -351,10 +350,10 @@ class _Tenant:
 
 
 class Outbound:
-    """All connections to the outside. `expire` has to run beside it, and `aclose` at its end.
+    """All outgoing connections. `expire` must run while it is in use, and `aclose` at its end.
 
-    `lookup` finds the addresses of a name and may block; `network` connects to an address; `tls` is the operator's
-    trust, by default the system's.
+    `lookup` resolves a name and may block; `network` connects to an address; `tls` has the trusted certificates, by
+    default the system's.
     """
 
     def __init__(
@@ -372,24 +371,24 @@ class Outbound:
     @asynccontextmanager
     async def exchange(
         self, tenant_id: str, request: Request, permitted: Callable[[Address], bool], trace: Trace
-    ) -> AsyncIterator[Answer]:
-        """Send a request, at the end of the block let its connection go. `permitted` judges every address.
+    ) -> AsyncIterator[Response]:
+        """Send a request; the connection is released at the end of the block. `permitted` judges every address.
 
-        Raises ExchangeFailed; the whole is bounded in time by the caller's cancel scope.
+        Raises ExchangeFailed. The caller's cancel scope bounds the time of the exchange.
         """
         tenant = self._tenants.setdefault(tenant_id, _Tenant())
         tenant.under_way += 1
         try:
             connection, response = await self._ask(tenant, request, permitted, trace)
             try:
-                yield Answer(connection, response, request.target.host)
+                yield Response(connection, response, request.target.host)
             finally:
                 await self._release(tenant, connection, response)
         finally:
             tenant.under_way -= 1
             if tenant.idle:
                 del self._tenants[tenant_id]
-            else:  # also for a lookup that was left behind
+            else:  # also for an abandoned lookup
                 self._to_expire.set()
 
     async def _ask(
@@ -400,8 +399,8 @@ class Outbound:
             try:
                 return kept, await kept.ask(request, trace)
             except ExchangeFailed:
-                # It may have died while it was kept. Where that cannot be told from an answer that never came,
-                # a request that must not happen twice is not sent again.
+                # The server may have closed it while it was idle. That looks like an answer that never came, so a
+                # request that is not idempotent is not sent again.
                 if trace.bytes_in or request.method not in _REPEATABLE:
                     raise
                 trace.bytes_out = 0
@@ -411,9 +410,9 @@ class Outbound:
     async def _take(self, tenant: _Tenant, target: Target, permitted: Callable[[Address], bool]) -> _Connection | None:
         """A kept connection for this origin.
 
-        Safe against a name that changes its mind: the connection leads to the address that was vetted when it was
-        made, whatever the name says now, and that address is judged once more, by the rules of this run. A connection
-        to the same address under another name is another origin, and with TLS had another certificate.
+        Safe against DNS rebinding: the connection leads to the address that was vetted when it was made, whatever the
+        name resolves to now, and that address is judged again by the rules of this run. A connection to the same
+        address under another name is another origin, and with TLS had another certificate.
         """
         fitting = [c for c in reversed(tenant.kept) if c.origin == target.origin and permitted(c.address)]
         for connection in fitting:
@@ -424,7 +423,7 @@ class Outbound:
         return None
 
     async def _release(self, tenant: _Tenant, connection: _Connection, response: httpcore2.Response) -> None:
-        with trio.CancelScope(shield=True):  # safe to shield: nothing is read or written, a close waits for nobody
+        with trio.CancelScope(shield=True):  # safe to shield: nothing is read or written, close does not wait
             await response.aclose()
         if (
             connection.reusable()
@@ -453,7 +452,7 @@ class Outbound:
     async def _addresses(
         self, tenant: _Tenant, target: Target, permitted: Callable[[Address], bool]
     ) -> tuple[Address, ...]:
-        """The addresses that may be tried. The name is looked up once; nothing resolves it again after this."""
+        """The addresses to try. This is the only time that the name is resolved."""
         if target.address is not None:
             return (target.address,)
         try:
@@ -473,7 +472,7 @@ class Outbound:
         return tuple(vetted[:MAX_TRIED])
 
     async def _encrypted(self, stream: httpcore2.AsyncNetworkStream, target: Target) -> httpcore2.AsyncNetworkStream:
-        """TLS to the name, whatever address it is at."""
+        """Start TLS, with the certificate checked against the name, not the address."""
         try:
             if self._tls is None:  # reads the system's certificates: some 20 ms
                 self._tls = await trio.to_thread.run_sync(httpcore2.default_ssl_context)
@@ -481,12 +480,12 @@ class Outbound:
             with _in_words(target.host):
                 return await stream.start_tls(self._tls, server_hostname=target.host)
         except BaseException:
-            with trio.CancelScope(shield=True):  # safe to shield: a close waits for nobody
+            with trio.CancelScope(shield=True):  # safe to shield: close does not wait
                 await stream.aclose()
             raise
 
     async def expire(self) -> None:
-        """Close connections that nobody used for a while, and forget tenants that have none. Runs until cancelled."""
+        """Close connections that have been idle for `KEPT_S`, and drop tenants without any. Runs until cancelled."""
         while True:
             await self._to_expire.wait()
             await trio.sleep(KEPT_S)
@@ -503,7 +502,7 @@ class Outbound:
                 self._to_expire = trio.Event()
 
     async def aclose(self) -> None:
-        """Close every kept connection. None may be in use."""
+        """Close every idle connection. None may be in use."""
         for tenant in self._tenants.values():
             while tenant.kept:
                 await tenant.kept.pop().close()

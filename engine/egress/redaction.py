@@ -1,7 +1,7 @@
-"""Taking an operator's secrets out of texts that people read: logs, errors, the audit log. Pure.
+"""Removes secrets from texts that people read: logs, errors, the audit log. Pure.
 
-It is a net under accidents, not a wall: a script that may see a value can always spell it in a way that nobody looks
-for (backwards, in two log lines). What must not be seen is kept from the script instead.
+This is a safety net, not a barrier: a script that may see a value can always write it in a form that is not searched
+for (backwards, in two log lines). A value that must not be seen is kept from the script instead.
 """
 
 import base64
@@ -11,51 +11,50 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-# A shorter value is likely to occur in innocent text too.
+# A shorter value is likely to occur in other text by chance.
 MIN_SECRET_CHARS = 8
-# What must be left of a value without the white space around it (or of one form of it, without what it blurs): fewer
-# characters are no secret but a coincidence waiting to happen.
+# Least length of a value without the white space around it (or of one of its forms, without blurred characters): a
+# shorter one would match by coincidence.
 MIN_DISTINCT_CHARS = 6
 MASK = "[redacted]"
-# A text with more of them is work for a thread (`Redactor.is_work`).
+# A text with more of these is redacted in a thread (`Redactor.is_work`).
 _MANY_ESCAPES, _MANY_CHARACTERS = 1_000, 128 * 1024
 
 
-# Of a long text so many characters are read at once.
+# A long text is searched in pieces of this many characters.
 _PIECE = 32 * 1024
-# With so many characters is one of a form written at most: percent-encoded twice, four bytes of UTF-8 take 20, and an
+# The most characters that one character of a form can take: percent-encoded twice, four bytes of UTF-8 take 20, and an
 # escape with its surrogates, percent-encoded, 36.
 _WRITTEN = 36
 
 
 class Redactor:
-    """Masks values of at least `MIN_SECRET_CHARS` characters, in every form in which they get into texts by accident.
+    """Masks values of at least `MIN_SECRET_CHARS` characters, in every form in which they occur in texts by accident.
 
-    As they are; percent-encoded (UTF-8, either case, whichever characters, also twice, `+` for a space); with the
-    escapes of a JSON, Lua or Python literal (also JSON inside JSON, or percent-encoded); in base64 of either alphabet,
-    alone or inside a longer text at any place (`base64("user:" .. token)`), and that in turn escaped as above; and
-    with `?` for what is not ASCII. White space around a value
-    does not count.
+    As they are; percent-encoded (UTF-8, either case, any characters, also twice, `+` for a space); with the escapes of
+    a JSON, Lua or Python literal (also JSON inside JSON, or percent-encoded); in base64 of either alphabet, alone or at
+    any place of a longer text (`base64("user:" .. token)`), and that in turn escaped as above; and with `?` for
+    characters that are not ASCII. White space around a value is ignored.
 
     Not found: a value cut in two, by two log calls or by the limit of the log; letters in another case; ciphers,
     hexadecimal, hashes.
 
-    The time is that of some searches for a fixed string in the text for each secret, and a walk through its escapes.
+    The time is that of a few searches for a fixed string for each secret, and one pass over the escapes.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        # As they were given, so that another one can be made for these and more.
+        # As given, so that a redactor for these and more can be made.
         self.secrets = tuple(secrets)
         values = {value for secret in self.secrets if (value := _worth_hiding(secret)) is not None}
-        # A value that is part of the mask would be found in every masked text.
+        # A value that is part of the mask would match in every masked text.
         plain = {form for value in values if value not in MASK for form in _plain_forms(value)}
-        self._plain = tuple(map(_Wanted.of, plain))
-        self._base64 = tuple(map(_Wanted.of, {form for value in values for form in base64_forms(value)}))
+        self._plain = tuple(map(_Wanted.from_text, plain))
+        self._base64 = tuple(map(_Wanted.from_text, {form for value in values for form in base64_forms(value)}))
         self._overlap = _WRITTEN * max((len(form.text) for form in (*self._plain, *self._base64)), default=0)
 
     def text(self, text: str) -> str:
-        """The text with `MASK` for every secret in it; secrets that overlap are masked as one."""
-        if not self._base64:  # no secret at all
+        """The text with `MASK` for every secret in it; overlapping secrets are masked as one."""
+        if not self._base64:  # no secrets
             return text
         parts, done = [], 0
         for start, end in _merged(sorted(self._spans(text))):
@@ -64,9 +63,9 @@ class Redactor:
         return "".join([*parts, text[done:]])
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where secrets stand. A long text is read in pieces, as one takes 50 times its own size meanwhile.
+        """Where secrets are. A long text is searched in pieces, as a search takes 50 times the size of its text.
 
-        Pieces overlap by what the longest form takes at most as it may be written, so each secret is whole in one.
+        Pieces overlap by the longest form in its longest spelling, so each secret is whole in one piece.
         """
         if len(text) <= _PIECE + self._overlap:
             for reading in _readings(text):
@@ -80,15 +79,15 @@ class Redactor:
                     yield before + start, before + end
 
     def is_work(self, text: str) -> bool:
-        """Whether `text` would take more than some milliseconds: an escape takes 1 to 6 us, a character 30 ns and 1 ns
-        more for each form that is looked for (measured)."""
+        """Whether `text` would take more than a few milliseconds: an escape takes 1 to 6 us, a character 30 ns, plus
+        1 ns for each form that is searched for (measured)."""
         if not self._base64:
             return False
         forms = len(self._plain) + len(self._base64)
         return len(text) > _MANY_CHARACTERS // (1 + forms // 32) or text.count("%") + text.count("\\") > _MANY_ESCAPES
 
     def _found(self, reading: "_Reading") -> Iterator[tuple[int, int]]:
-        """Where in the original text this reading of it shows a secret."""
+        """Where in the original text this reading of it contains a secret."""
         for plain in self._plain:
             yield from reading.spans(plain.spans(reading.text))
         standard = reading.text.translate(_STANDARD_ALPHABET)
@@ -97,7 +96,7 @@ class Redactor:
 
 
 def _worth_hiding(secret: str) -> str | None:
-    """The part of a value to look for. Scripts trim what comes from files with a last newline."""
+    """The part of a value to search for. Scripts trim the newline of values that come from files."""
     trimmed = secret.strip()
     if len(secret) < MIN_SECRET_CHARS or len(trimmed) < MIN_DISTINCT_CHARS:
         return None
@@ -109,18 +108,18 @@ def _plain_forms(value: str) -> Iterator[str]:
     if " " in value:
         yield value.replace(" ", "+")
     if not value.isascii():
-        # What programs that know ASCII alone make of it: one `?` for each byte.
+        # Programs that know only ASCII write one `?` for each byte.
         blurred = "".join(chr(byte) if byte < 0x80 else "?" for byte in _raw(value))
         if len(blurred.replace("?", "")) >= MIN_DISTINCT_CHARS:
             yield blurred
 
 
 def base64_forms(value: str) -> Iterator[str]:
-    """What of a value's base64 (standard alphabet) is the same wherever in a longer text the value stands."""
+    """The parts of a value's base64 (standard alphabet) that do not depend on the text around the value."""
     escaped = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)}
     for raw in {_raw(value), *map(_raw, escaped)}:
-        # In a longer text a value may start at any of the three places of base64's groups of three bytes. The
-        # characters that it shares with its neighbours are unknown: left out, they tell at most four bits at each end.
+        # In a longer text a value may start at any offset in base64's groups of three bytes. The characters that it
+        # shares with its neighbours are unknown: without them, at most four bits at each end are not matched.
         for before, shared in ((0, 0), (1, 2), (2, 3)):
             encoded = base64.b64encode(bytes(before) + raw).decode()
             yield encoded[shared : (before + len(raw)) * 8 // 6]
@@ -139,13 +138,13 @@ def _raw(value: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A text to look for. `period` is the least distance at which it may overlap itself (its length: it cannot)."""
+    """A text to search for. `period` is the least distance at which it overlaps itself (its length if it cannot)."""
 
     text: str
     period: int
 
     @classmethod
-    def of(cls, text: str) -> "_Wanted":
+    def from_text(cls, text: str) -> "_Wanted":
         # The failure function of Knuth, Morris and Pratt: the length of the longest border of each prefix.
         borders = [0]
         for character in text[1:]:
@@ -156,7 +155,7 @@ class _Wanted:
         return cls(text, len(text) - borders[-1])
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where it stands, overlaps included, in time linear in the text also where it overlaps itself all the time."""
+        """Where it occurs, in linear time even if the occurrences overlap; overlapping ones may come as one span."""
         length, last_period = len(self.text), self.text[-self.period :]
         start = text.find(self.text)
         while start >= 0:
@@ -169,10 +168,10 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A text as it reads once something in it is decoded, and where in the original each piece of it came from.
+    """A text after decoding, with the origin of each of its pieces in the original text.
 
     `starts` are the places in `text` where a piece begins: an escape (one character), or a stretch without any.
-    `origins` are the same places in the original text. Both end with the lengths of the two.
+    `origins` are the same places in the original text. Both end with the length of their text.
     """
 
     text: str
@@ -190,7 +189,7 @@ class _Reading:
 
 
 def _readings(text: str) -> Iterator[_Reading]:
-    """The text itself, and without its escapes, where it has any: one level of each kind, two of each, both."""
+    """The text itself, and with its escapes decoded, if it has any: one level of each kind, two of each, both kinds."""
     plain = _Reading(text, [0, len(text)], [0, len(text)])
     yield plain
     percent = _decoded(plain, _PERCENT, _percent_decoded)
@@ -201,12 +200,12 @@ def _readings(text: str) -> Iterator[_Reading]:
         yield from filter(None, twice)
 
 
-# A decoder answers with the characters that a match stands for, each with the number of characters it is written with.
+# A decoder returns the characters that a match encodes, each with the length of its encoding.
 _Decoder = Callable[[re.Match[str]], Iterable[tuple[str, int]]]
 
 
 def _decoded(reading: _Reading, pattern: re.Pattern[str], decode: _Decoder) -> _Reading | None:
-    """The reading with every match decoded; None when there is none."""
+    """The reading with every match decoded; None without a match."""
     text, starts, origins = [], [], []
     done = length = 0
 
@@ -268,7 +267,7 @@ def _unescaped(escape: re.Match[str]) -> Iterator[tuple[str, int]]:
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Sorted spans, those that touch or overlap as one."""
+    """Sorted spans, with those that touch or overlap merged."""
     current: tuple[int, int] | None = None
     for start, end in spans:
         if current is not None and start <= current[1]:

@@ -1,8 +1,8 @@
-"""Which hosts a script may talk to: the rules of `allow_hosts` and what they say of a URL and of an address. Pure.
+"""Which hosts a script may connect to: the rules of `allow_hosts`, applied to a URL and to an address. Pure.
 
-Three questions, asked anew for every hop of a request: what does the URL name (`parse_url`), may the script ask that
-host at all (`refusal`), and which of the addresses behind it may be connected to (`may_connect`). The parts that the
-first answer holds are what gets connected, so that no second reading of the URL can mean another host.
+Three decisions, made anew for every hop of a request: what the URL names (`parse_url`), whether the script may contact
+that host (`refusal`), and which of its addresses may be connected to (`may_connect`). The parts of the parsed URL are
+what is connected to, so that no second parser can understand another host.
 """
 
 import re
@@ -19,24 +19,24 @@ Address = IPv4Address | IPv6Address
 Scalar = str | int | float | bool
 
 DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
-# What servers accept in a request line is mostly 8 KiB.
+# Most servers accept a request line of 8 KiB.
 MAX_URL_CHARS = 16 * 1024
-# RFC 1035 section 2.3.4. Checked before IDNA, whose cost grows with the length.
+# RFC 1035 section 2.3.4. Checked before IDNA, whose time grows with the length.
 _MAX_NAME_CHARS = 253
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
 # Underscores are not legal in host names (RFC 952), but container networks are full of them.
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
-# What URL parsers take for an IPv4 address in some spelling: https://url.spec.whatwg.org/#ends-in-a-number-checker
+# A last label that URL parsers take for an IPv4 address: https://url.spec.whatwg.org/#ends-in-a-number-checker
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# RFC 3986 section 3.3 and 3.4: what may stand in a path and a query, and the percent sign of what is escaped already.
+# RFC 3986 section 3.3 and 3.4: characters that are legal in a path and a query, and the percent sign of escapes.
 _PATH_SAFE = "/:@!$&'()*+,;=-._~%"
 _QUERY_SAFE = _PATH_SAFE + "?"
 
-# Not for the public, after the IANA special-purpose registries:
+# Networks that are not public, from the IANA special-purpose registries:
 # https://www.iana.org/assignments/iana-ipv4-special-registry and .../iana-ipv6-special-registry
 _NOT_PUBLIC_4 = tuple(
     map(
@@ -61,8 +61,8 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-# Outside of this nothing is public: not loopback, link-local (fe80::/10), unique local (fc00::/7, with AWS's metadata
-# service fd00:ec2::254), multicast, nor the forms that hold an IPv4 address: ::a.b.c.d, ::ffff:a.b.c.d, 64:ff9b::/96.
+# Only these are public: not loopback, link-local (fe80::/10), unique local (fc00::/7, with AWS's metadata service
+# fd00:ec2::254), multicast, nor the forms that contain an IPv4 address: ::a.b.c.d, ::ffff:a.b.c.d, 64:ff9b::/96.
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
@@ -78,7 +78,7 @@ _NOT_PUBLIC_6 = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the Internet may have this address: what a name, or the rule `*`, may lead to."""
+    """Whether the address is public: only then may a name, or the rule `*`, lead to it."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     return (
@@ -91,10 +91,10 @@ def is_public(address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One entry of `allow_hosts`. `text` is as it was written.
+    """One entry of `allow_hosts`. `text` is the entry as written.
 
-    `host` is the name that it lists, for `below` the name that the host has to end in, with its dot; `address` is the
-    address that it lists. `port` None means 80 and 443.
+    `host` is the name that it lists, for `below` the suffix of names, with its dot; `address` is the address that it
+    lists. `port` None means 80 and 443.
     """
 
     text: str
@@ -108,20 +108,20 @@ class HostRule:
         return self.address == address and self._covers_port(port)
 
     def names(self, host: str, port: int) -> bool:
-        """Whether this rule is about the host name (canonical, no address), at this port."""
+        """Whether this rule covers the host name (canonical, not an address) at this port."""
         if not self._covers_port(port):
             return False
         match self.kind:
             case "any":
                 return True
-            case "below":  # with its dot, and something before that: neither example.org nor evilexample.org
+            case "below":  # the suffix has a dot, and a label must precede it: neither example.org nor evilexample.org
                 return host.endswith(self.host) and len(host) > len(self.host)
             case "name":
                 return host == self.host
         return False
 
     def any_public(self, port: int) -> bool:
-        """Whether this rule is about every public address, at this port."""
+        """Whether this rule covers every public address at this port."""
         return self.kind == "any" and self._covers_port(port)
 
     def _covers_port(self, port: int) -> bool:
@@ -129,10 +129,11 @@ class HostRule:
 
 
 def parse_rule(text: str) -> HostRule:
-    """The rule that an entry of `allow_hosts` states: `HOST` or `HOST:PORT`, HOST being a name, `*.NAME`, an address
-    (IPv6 in brackets) or `*`.
+    """The rule of an entry of `allow_hosts`: `HOST` or `HOST:PORT`, where HOST is a name, `*.NAME`, an address (IPv6 in
+    brackets) or `*`.
 
-    Raises ValueError, "expected " and what; what was seen is not in it, as it may come from the environment.
+    Raises ValueError, a text that begins with "expected". It does not quote the entry, which may come from the
+    environment.
     """
     if "://" in text or "/" in text:
         raise ValueError("expected a host without scheme, path or mask, like api.example.com or 10.0.0.5:8080")
@@ -161,7 +162,7 @@ def parse_rule(text: str) -> HostRule:
 
 @lru_cache(maxsize=1024)
 def parse_rules(texts: tuple[str, ...]) -> tuple[HostRule, ...]:
-    """The rules of an `allow_hosts` that was checked before."""
+    """The rules of an `allow_hosts` whose entries are known to be valid."""
     return tuple(map(parse_rule, texts))
 
 
@@ -170,9 +171,9 @@ def parse_rules(texts: tuple[str, ...]) -> tuple[HostRule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL names. `host` is a canonical name, or the canonical text of `address` where the URL holds one.
+    """A parsed URL. `host` is a canonical name, or the canonical text of `address` if the URL has one.
 
-    `path` is path and query as they go on the wire.
+    `path` is path and query as they are sent.
     """
 
     scheme: str
@@ -183,7 +184,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """Host and port as `Host` and URLs have them; the scheme's own port is left out."""
+        """Host and port as in `Host` and URLs, without the scheme's default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -193,16 +194,16 @@ class Target:
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """Scheme, host and port: what a connection, and a credential, belongs to."""
+        """Scheme, host and port, to which connections and credentials belong."""
         return self.scheme, self.host, self.port
 
 
 def parse_url(url: str, params: Mapping[str, Scalar] | None = None) -> Target:
-    """What an absolute URL names; `params` are appended to its query, in the order of their names.
+    """Parse an absolute URL; `params` are appended to its query, sorted by name.
 
-    Strict where URL parsers differ: an IPv4 address is four decimal numbers, there is no user part, the host holds no
+    Strict where URL parsers differ: an IPv4 address is four decimal numbers, there is no user part, the host has no
     escapes and no zone. Spaces and the like in path and query are escaped. Raises ValueError, a sentence that quotes
-    nothing of the URL but its scheme.
+    only the scheme of the URL.
     """
     if len(url) > MAX_URL_CHARS:
         raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters")
@@ -227,12 +228,12 @@ def parse_url(url: str, params: Mapping[str, Scalar] | None = None) -> Target:
     if query is not None:
         target += _escaped(query, _QUERY_SAFE)
     if params:
-        # Each takes two characters beside its own: known before they are written out, and escaped to three times that.
+        # Each takes at least two characters besides its name. Checked before encoding, which may triple the length.
         if sum(len(name) + 2 for name in params) + len(target) > MAX_URL_CHARS:
             raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
         if sum(len(value) for value in params.values() if isinstance(value, str)) > MAX_URL_CHARS:
             raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters with its params")
-        pairs = [(name, _shown(params[name])) for name in sorted(params)]
+        pairs = [(name, _as_text(params[name])) for name in sorted(params)]
         target += ("?" if query is None else "&" if query != "?" else "") + urlencode(pairs, quote_via=quote)
     if len(target) > MAX_URL_CHARS:
         raise ValueError(f"the URL is longer than {MAX_URL_CHARS} characters once it is escaped")
@@ -240,12 +241,12 @@ def parse_url(url: str, params: Mapping[str, Scalar] | None = None) -> Target:
 
 
 def redirected(target: Target, location: str) -> Target:
-    """What `Location` in an answer of `target` leads to (RFC 9110 section 10.2.2). Raises ValueError as `parse_url`."""
+    """The target of `Location` in an answer of `target` (RFC 9110 section 10.2.2). Raises ValueError as `parse_url`."""
     if _CONTROL.search(location):  # urljoin would drop some of them
         raise ValueError("the URL holds a control character")
     try:
         absolute = urljoin(target.url, location)
-    except ValueError:  # in words of Python, which may quote
+    except ValueError:  # Python's text may quote the URL
         raise ValueError("the URL's host is not a host name or address") from None
     return parse_url(absolute)
 
@@ -258,18 +259,18 @@ def _escaped(text: str, safe: str) -> str:
     return quote(_STRAY_PERCENT.sub("%25", text), safe=safe)
 
 
-def _shown(value: Scalar) -> str:
+def _as_text(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # In Lua 10 / 2 is 5.0, and nobody means that in a query.
+    # In Lua 10 / 2 is 5.0; a query should have 5.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _canonical(host: str) -> tuple[str, Address | None]:
-    """The one spelling of a host as URLs have it, and the address if it is one. Raises ValueError, a sentence."""
+    """The canonical form of a URL's host, and its address if it is one. Raises ValueError, a sentence."""
     if host.startswith("["):
         if "%" in host:
-            raise ValueError("an address with a zone cannot be reached from here")
+            raise ValueError("an address with a zone is not supported")
         try:
             address = IPv6Address(host[1:-1])
         except ValueError:
@@ -279,7 +280,7 @@ def _canonical(host: str) -> tuple[str, Address | None]:
         raise ValueError(f"the host name is longer than {_MAX_NAME_CHARS} characters")
     if not host.isascii():
         try:
-            # Full-width digits and dots become plain ones here, so that what follows judges what is connected.
+            # Maps full-width digits and dots to plain ones, so that the checks below see the host that is connected to.
             host = idna.encode(host, uts46=True).decode("ascii")
         except UnicodeError:
             raise ValueError("the host name is not a legal international name (IDNA)") from None
@@ -301,9 +302,9 @@ def _canonical(host: str) -> tuple[str, Address | None]:
 
 
 def refusal(rules: Collection[HostRule], target: Target) -> str | None:
-    """Why the rules do not let a script ask this host at this port, and what would grant it; None when they do.
+    """Why the rules forbid a script this host at this port, and what would grant it; None if they permit it.
 
-    For a name, the addresses behind it are a question of their own: `may_connect`.
+    The addresses of a name are checked separately, by `may_connect`.
     """
     if target.address is None:
         if any(rule.names(target.host, target.port) for rule in rules):
@@ -322,12 +323,12 @@ def refusal(rules: Collection[HostRule], target: Target) -> str | None:
 
 
 def may_connect(rules: Collection[HostRule], address: Address, port: int) -> bool:
-    """Whether a name that the rules allow may lead to this address: a public one, or one that is listed itself."""
+    """Whether a name that the rules allow may lead to this address: a public one, or one that a rule lists."""
     return is_public(address) or any(rule.lists(address, port) for rule in rules)
 
 
 def grant(target: Target) -> str:
-    """The line of configuration that would allow this host. A name of this machine needs its address beside it."""
+    """The line of configuration that would allow this host. A name of this machine also needs its address."""
     described = _described(target)
     if target.host != "localhost" and not target.host.endswith(".localhost"):
         return f'allow_hosts = ["{described}"]'

@@ -1,7 +1,7 @@
-"""Secrets by reference: scripts see placeholders; values are put into requests to the right host. Pure.
+"""Secrets by reference: scripts see placeholders, whose values are filled into requests to the right host.
 
-A placeholder is good for one run and nobody can guess it. So text that passes through a script (a document, a caller's
-argument) cannot name a secret: it would have to hold a random number that was drawn when the run began.
+A placeholder is valid for one run and cannot be guessed. So text that passes through a script (a document, a caller's
+argument) cannot name a secret: it would have to contain a random number that was drawn when the run began.
 """
 
 import base64
@@ -20,38 +20,38 @@ from engine.egress.rules import MAX_URL_CHARS, HostRule, Target, parse_rule
 
 Header = tuple[bytes, bytes]
 
-# A config value that is wholly this names a secret.
+# A config value that matches this as a whole names a secret.
 _REFERENCE = re.compile(r"secret:([A-Za-z_][A-Za-z0-9_]{0,63})")
-# RFC 7617. What is behind the scheme is decoded, filled in, and encoded anew.
+# RFC 7617. The credentials after the scheme are decoded, filled in, and encoded again.
 _BASIC = re.compile(rb"([Bb][Aa][Ss][Ii][Cc] +)([A-Za-z0-9+/]+=*)")
 _NOT_IN_HEADERS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _JSON_TYPE = re.compile(r"(application|text)/json|[^/]+/[^/]+\+json")
-# What servers take as a head is mostly 8 to 64 KiB. Placeholders are short and values may be long, so that what comes
-# of filling in is bounded before it is made.
+# Most servers accept a head of 8 to 64 KiB. Placeholders are short and values may be long, so the result is bounded
+# before it is made.
 _MAX_HEADER_BYTES = 64 * 1024
-# Each is looked at by itself. One request names each secret a few times.
+# Each occurrence is checked by itself. An honest request names each secret a few times.
 _MAX_PLACEHOLDERS = 1_000
-# Shorter than this, the base64 of a value is likely to stand in other base64 by chance.
+# The base64 of a shorter value is likely to occur in other base64 by chance.
 _MIN_BASE64_BYTES = 8
-# And the bytes that a value stands for as base64 or hexadecimal, in others.
+# The same for the bytes that a value decodes to as base64 or hexadecimal.
 _MIN_READ_BYTES = 6
-# What a script begins and the value would complete: an escape of a URL or form (also one that is escaped itself), or of
-# JSON and the like. The host would read another character there, and answers would not show the value as it is. What
-# an escape takes of a value is at most so long.
+# The beginning of an escape that the value would complete: of a URL or form (also one that is escaped itself), or of
+# JSON and the like. The host would decode another character, and its answers would not show the value as it is. An
+# escape takes at most so many characters of a value.
 _BEGUN = re.compile(rb"%(?:25)*[0-9A-Fa-f]?\Z|(?<!\\)(?:\\\\)*\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?|[0-7]{1,2})?\Z")
 _LONGEST_ESCAPE = 4
-# An odd number of backslashes is counted in so many bytes before a placeholder.
+# The backslashes before a placeholder are counted within so many bytes.
 _BEFORE = 64
 
 
 class SecretRefused(Exception):
-    """A request may not take a secret along. The text says why; it is safe to show to the script."""
+    """A request may not carry a secret. The text says why; it is safe to show to the script."""
 
 
 class MissingSecret(Exception):
-    """The script's own configuration names a secret that there is not. `key` is where, `name` is which.
+    """The script's configuration names a secret that is missing: `name`, at `key`.
 
-    `trouble` is why the tenant has none at all, where that is a fault.
+    `trouble` says why the tenant has no secrets, if that is a fault.
     """
 
     def __init__(self, key: str, name: str, trouble: str | None) -> None:
@@ -68,8 +68,8 @@ class BoundSecret:
     hosts: tuple[HostRule, ...]
 
     @classmethod
-    def of(cls, name: str, value: str, hosts: Iterable[str]) -> "BoundSecret":
-        """`hosts` are rules as in `allow_hosts`. Raises ValueError for one that is none."""
+    def from_rules(cls, name: str, value: str, hosts: Iterable[str]) -> "BoundSecret":
+        """`hosts` are rules as in `allow_hosts`. Raises ValueError for an invalid one."""
         return cls(name, value, tuple(map(parse_rule, hosts)))
 
     def refusal(self, target: Target) -> str | None:
@@ -78,7 +78,7 @@ class BoundSecret:
         if not fitting:
             where = ", ".join(rule.text for rule in self.hosts)
             return f"the secret {self.name} is bound to {where}, and is not sent to {target.authority}"
-        # Everybody between here and there reads plain http. Whoever means it says so with the port.
+        # Plain http can be read on its way. A rule with a port permits it explicitly.
         if target.scheme == "http" and all(rule.address is None and rule.port is None for rule in fitting):
             return (
                 f"the secret {self.name} is not sent over plain http; use https, or bind it to "
@@ -94,23 +94,23 @@ def _covers(rule: HostRule, target: Target) -> bool:
 
 
 class Vault:
-    """All secrets of one tenant, as they were at one moment. `trouble` is why there are none, where that is a fault."""
+    """All secrets of one tenant at one moment. `trouble` says why there are none, if that is a fault."""
 
     def __init__(self, found: Iterable[BoundSecret] = (), trouble: str | None = None) -> None:
         self.secrets: Mapping[str, BoundSecret] = {secret.name: secret for secret in found}
         self.trouble = trouble
         self._redactors: dict[tuple[str, ...], Redactor] = {}
-        # Made when they are first looked for: some thirty for each secret, each as long as the value or longer.
+        # Made on first use: about thirty for each secret, each as long as the value or longer.
         self._forms: dict[str, frozenset[bytes]] = {}
 
     def forms(self, name: str) -> frozenset[bytes]:
-        """How the value of this secret looks where a host tells it."""
+        """The forms in which a host's answer may contain the value of this secret."""
         if name not in self._forms:
             self._forms[name] = frozenset(_forms(self.secrets[name].value))
         return self._forms[name]
 
     def redactor(self, own: Redactor) -> Redactor:
-        """One that takes these secrets out of texts, too. Made once for each that it is beside."""
+        """A redactor for these secrets and those of `own`. Cached by the secrets of `own`."""
         if not self.secrets:
             return own
         if own.secrets not in self._redactors:
@@ -120,7 +120,7 @@ class Vault:
 
 
 class SecretSource(Protocol):
-    """Whoever keeps the secrets of tenants."""
+    """Where tenants' secrets come from."""
 
     async def vault(self, tenant: str) -> Vault:
         """The tenant's secrets as they are now."""
@@ -128,7 +128,7 @@ class SecretSource(Protocol):
 
 
 class NoSecrets:
-    """The source where nothing keeps secrets."""
+    """A source without secrets."""
 
     async def vault(self, tenant: str) -> Vault:
         return EMPTY_VAULT
@@ -139,7 +139,7 @@ EMPTY_VAULT = Vault()
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A request with the values in it. `used` are their names; `forms` are what answers must not show besides them."""
+    """A request with values filled in. `used` are their names; `forms` must be scrubbed from answers, too."""
 
     target: Target = field(repr=False)
     headers: tuple[Header, ...] = field(repr=False)
@@ -149,7 +149,7 @@ class Filled:
 
 
 class References:
-    """The placeholders of one run. `table` is what the script sees as `secrets`."""
+    """The placeholders of one run. `table` becomes the script's `secrets`."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class References:
         granted: frozenset[str] | None = frozenset(),
         token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        """`granted` are the names that the script may use; None: all. `token` is drawn once for a run with secrets."""
+        """`granted` are the names that the script may use; None: all. `token` is called once for a run with secrets."""
         mine = {name: each for name, each in vault.secrets.items() if granted is None or name in granted}
         self._vault = vault
         self._token = token() if mine else ""
@@ -169,7 +169,7 @@ class References:
         return bool(self._secrets)
 
     def placed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The script's own keys, with a placeholder for every value `secret:NAME`. Raises MissingSecret."""
+        """The script's configuration, with a placeholder for every `secret:NAME`. Raises MissingSecret."""
 
         def place(value: Any, key: str) -> Any:
             match value:
@@ -185,13 +185,13 @@ class References:
 
         return {name: place(value, name) for name, value in config.items()}
 
-    # ---- what leaves ---------------------------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------------------------
 
     def fill(self, target: Target, headers: Sequence[Header], body: bytes, max_body: int) -> Filled:
-        """The request with values in place of placeholders: in header values, in basic credentials, in the body (as
-        JSON or a form where that is what it is) and in path and query (percent-encoded).
+        """The request with values in place of placeholders: in header values, in basic credentials, in the body
+        (escaped for JSON or a form, by its type) and in path and query (percent-encoded).
 
-        Raises SecretRefused for a secret that may not go to this host, and for what is then no request any more.
+        Raises SecretRefused for a secret that may not go to this host, or if the result would not be a legal request.
         """
         if not self._token or not self._is_in(target, headers, body):
             return Filled(target, tuple(headers), body)
@@ -200,13 +200,13 @@ class References:
         kind = dict(headers).get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         new_body = filling.data(body, max_body, "the body", _encoder(kind))
         if new_body is not body and dict(headers).get(b"content-encoding", b"identity").strip().lower() != b"identity":
-            # Whoever undoes the coding makes something of the value that is not looked for, and a script turns it back.
-            raise SecretRefused("a body with Content-Encoding is not text that a secret can stand in")
+            # The host would decode it into a form that answers are not searched for, and the script could reverse that.
+            raise SecretRefused("a secret cannot be put into a body with Content-Encoding")
         new_headers = []
         for name, value in headers:
             filled = filling.header(value)
             if filled != value and _NOT_IN_HEADERS.search(filled):
-                raise SecretRefused("a secret that holds a line break or another control character fits no header")
+                raise SecretRefused("a secret with a line break or other control character cannot be sent in a header")
             if name == b"content-length":
                 filled = str(len(new_body)).encode()
             new_headers.append((name, filled))
@@ -219,16 +219,16 @@ class References:
             return True
         return any(token in value or token in _credentials(value)[1] for _, value in headers)
 
-    # ---- what comes ----------------------------------------------------------------------------------------------
+    # ---- answers -------------------------------------------------------------------------------------------------
 
-    def veil(self, target: Target, more: Iterable[bytes] = ()) -> "Veil":
-        """What to take out of the answers of this host: every secret of the tenant that is bound to it, in whatever
-        form; also one that the script was not granted, as another script may have left it there."""
+    def scrubber(self, target: Target, more: Iterable[bytes] = ()) -> "Scrubber":
+        """The scrubber for answers of this host: for every secret of the tenant that is bound to it, in each form; also
+        for secrets that the script was not granted, as another script may have stored them there."""
         placeholders = {each.name: placeholder for placeholder, each in self._secrets.items()}
         bound = [each for each in self._vault.secrets.values() if any(_covers(rule, target) for rule in each.hosts)]
         if not bound:
-            return _NO_VEIL
-        return Veil(
+            return _NO_SCRUBBER
+        return Scrubber(
             [(placeholders.get(each.name, MASK), each.value) for each in bound],
             {form for each in bound for form in self._vault.forms(each.name)} | set(more),
         )
@@ -238,7 +238,7 @@ NO_REFERENCES = References()
 
 
 class _Filling:
-    """Fills in the parts of one request, and notes what it used."""
+    """Fills in the parts of one request, and records the secrets used."""
 
     def __init__(self, secrets_: Mapping[str, BoundSecret], token: str, target: Target) -> None:
         self._secrets = secrets_
@@ -265,7 +265,7 @@ class _Filling:
         return data
 
     def _named(self, data: bytes, what: str) -> list[bytes]:
-        """The placeholders in the data, each once. One search for what they all end in, whatever there are of them."""
+        """The placeholders in the data, each once. One search for their common ending, however many there are."""
         found: dict[bytes, None] = {}
         start = count = 0
         while (place := data.find(self._token, start)) >= 0:
@@ -278,7 +278,7 @@ class _Filling:
                     at = start - len(raw)
                     if _BEGUN.search(data[max(0, at - _BEFORE) : at]):
                         raise SecretRefused(
-                            f"{what} holds the placeholder of a secret behind the beginning of an escape"
+                            f"{what} holds the placeholder of a secret after the beginning of an escape"
                         )
                     found[raw] = None
         return list(found)
@@ -296,7 +296,7 @@ class _Filling:
 
 
 def _credentials(value: bytes) -> tuple[bytes, bytes]:
-    """The scheme of basic credentials with its space, and what is encoded in them; both empty for anything else."""
+    """The scheme of basic credentials with its space, and their decoded value; both empty for other values."""
     match = _BASIC.fullmatch(value)
     if match is None:
         return b"", b""
@@ -315,22 +315,22 @@ def _in_json(value: str) -> str:
 
 
 def _encoder(content_type: str) -> Callable[[str], str]:
-    """How a value stands in a body of this type."""
+    """The escaping of a value in a body of this type."""
     if _JSON_TYPE.fullmatch(content_type):
         return _in_json
     return quote_plus if content_type == "application/x-www-form-urlencoded" else str
 
 
-# How much longer masked data may be: as much as where every byte of it was a value.
+# How much longer masked data may be: as if every byte of it were a value.
 _MASKED_GROWTH = len(MASK)
 
 
-class Veil:
-    """Takes secrets out of what a host answers, so that one that echoes its requests tells a script nothing."""
+class Scrubber:
+    """Removes secrets from a host's answers, so that one that echoes requests reveals nothing to a script."""
 
     def __init__(self, bound: Sequence[tuple[str, str]], forms: Iterable[bytes]) -> None:
-        """`bound`: the values, each with what stands for it in a place to go to; `forms`: what answers may not show."""
-        # The longest first: a form that is part of another must not spoil it.
+        """`bound`: the values, each with its replacement in a redirect's URL; `forms`: what to remove from answers."""
+        # Longest first: a form that is part of a longer one must not break it up.
         self._in_urls = [(form, placeholder) for placeholder, value in bound for form in _url_forms(value)]
         self._in_urls.sort(key=lambda pair: -len(pair[0]))
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
@@ -339,13 +339,13 @@ class Veil:
         return bool(self._forms)
 
     def work(self, size: int) -> int:
-        """How many bytes are looked at for a text of this size."""
+        """How many bytes are searched for a text of this size."""
         return size * len(self._forms)
 
     def data(self, data: bytes | bytearray) -> bytes | bytearray:
         """The data with `MASK` for every secret in it.
 
-        Values of one character are found in the masks of others, which multiply: data that would grow by more than
+        A value of one character also occurs in masks, which then multiply: data that would grow by more than
         `_MASKED_GROWTH` times is masked as a whole.
         """
         bound = _MASKED_GROWTH * (len(data) + len(MASK))
@@ -362,13 +362,13 @@ class Veil:
         return text if masked == raw else masked.decode("utf-8", "surrogateescape")
 
     def location(self, url: str) -> str:
-        """A place to go to, with placeholders for the secrets in it, so that going there is decided upon anew."""
+        """A redirect's URL, with placeholders for the secrets in it, so that the next hop is checked anew."""
         for form, placeholder in self._in_urls:
             url = url.replace(form, placeholder)
         return self.text(url)
 
 
-_NO_VEIL = Veil((), ())
+_NO_SCRUBBER = Scrubber((), ())
 
 
 def _url_forms(value: str) -> set[str]:
@@ -381,8 +381,8 @@ def _lower_escapes(text: str) -> str:
 
 
 def _forms(value: str) -> set[bytes]:
-    """How a value looks where it is echoed: as it is, in a URL, in JSON (also in a text inside of it), in HTML, in
-    base64, and in the other encodings of text that an answer may come in."""
+    """The forms of a value in an answer that echoes it: as it is, in a URL, in JSON (also in a string inside JSON), in
+    HTML, in base64, and in the other encodings of text that an answer may have."""
     raw = value.encode()
     in_json = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True)}
     twice = {json.dumps(each, ensure_ascii=False)[1:-1] for each in in_json}
@@ -405,7 +405,7 @@ def _forms(value: str) -> set[bytes]:
 
 
 def _read(value: str) -> Iterator[bytes]:
-    """What a host stores that takes the value, or what stands before it as well, for base64 or hexadecimal."""
+    """What a host stores that decodes the value, alone or with text before it, as base64 or hexadecimal."""
     standard = value.translate(_STANDARD).rstrip("=")
     if _IN_BASE64.fullmatch(standard):
         for skipped in range(4):
@@ -418,6 +418,6 @@ def _read(value: str) -> Iterator[bytes]:
 
 _URL_SAFE, _STANDARD = str.maketrans("+/", "-_"), str.maketrans("-_", "+/")
 _IN_BASE64, _IN_HEX = re.compile(r"[A-Za-z0-9+/]*"), re.compile(r"[0-9A-Fa-f]*")
-# What is written as an escape although JSON does not ask for it, so that it cannot end a script in HTML.
+# Escaped by some encoders although JSON does not require it, so that it cannot end a script in HTML.
 _SIGNS = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "<>&'"})
 _SIGNS_UPPER = str.maketrans({sign: f"\\u{ord(sign):04X}" for sign in "<>&'"})

@@ -1,9 +1,9 @@
-"""How long the event loop is kept: the longest time within the last minute in which it looked at no input.
+"""The lag of the event loop: the longest time within the last minute in which it polled no input.
 
 trio calls an instrument before and after it waits for input. Between "after" and the next "before" it steps every task
-that can run, and nothing else is served: that time is the lag which a client notices. It is taken on two clocks. The
-wall clock tells what clients noticed; the thread's CPU clock tells what the supervisor itself did, so that a machine
-that gave the core to others is told from work that was too large.
+that can run, and serves nothing else: that time is the lag that a client notices. It is measured on two clocks: the
+wall clock shows what clients noticed, the thread's CPU clock what the supervisor itself did. Together they distinguish
+a core that was given to other processes from a piece of work that was too large.
 """
 
 import math
@@ -21,26 +21,26 @@ from engine.work import LOOP_S
 log = structlog.get_logger("engine.lag")
 
 WINDOW_S = 60
-# Shorter times are not noted: the CPU clock is a system call (0.2 to 0.9 us), the wall clock is not (0.06 us).
+# Shorter times are ignored: the CPU clock is a system call (0.2 to 0.9 us), the wall clock is not (0.06 us).
 NOTED_S = 0.005
-# The CPU clock is read when the last reading is older than this, so `cpu_s` is at most so much too large, and reading
-# it costs at most 500 system calls a second.
+# The CPU clock is read when the last reading is older than this: `cpu_s` is too large by this much at most, for at most
+# 500 system calls a second.
 MARK_S = 0.002
-# One line in the log for so many seconds: what keeps the loop for long does not also fill the disk.
+# At most one log line in this interval: a blocked loop must not also fill the disk.
 LOG_EVERY_S = 10.0
-# Imports and the loading of scripts keep the loop while no client waits: no line for the first seconds.
+# Imports and the loading of scripts block the loop while no client waits: no log line in the first seconds.
 STARTING_S = 5.0
 
 
 class Longest:
-    """The largest amount within the last minute, counted by the second: an amount counts for 60 to 61 s. Pure."""
+    """The largest amount within the last minute, by the second: an amount counts for 60 to 61 s. Pure."""
 
     def __init__(self) -> None:
-        # Invariant: seconds rise strictly, amounts fall strictly; an amount is here while no later one is as large.
+        # Invariant: seconds rise strictly, amounts fall strictly; an amount is dropped once a later one is as large.
         self._slots: deque[tuple[int, float]] = deque()
 
     def add(self, amount: float, now: float) -> None:
-        """Note an amount. `now` does not fall from call to call."""
+        """Record an amount. `now` must not decrease from call to call."""
         second = math.floor(now)
         while self._slots and self._slots[-1][1] <= amount:
             self._slots.pop()
@@ -48,7 +48,7 @@ class Longest:
             self._slots.append((second, amount))
 
     def within(self, now: float) -> float:
-        """The largest amount of the last minute; 0 when none was noted."""
+        """The largest amount of the last minute; 0 if there was none."""
         while self._slots and now >= self._slots[0][0] + 1 + WINDOW_S:
             self._slots.popleft()
         return self._slots[0][1] if self._slots else 0.0
@@ -56,7 +56,7 @@ class Longest:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The longest times of the last minute, in seconds, each on its clock; 0 when none was longer than `NOTED_S`."""
+    """The longest times of the last minute, in seconds, on each clock; 0 if none was longer than `NOTED_S`."""
 
     wall_s: float
     cpu_s: float
@@ -67,7 +67,7 @@ class Lag:
 
 
 class LoopWatch(trio.abc.Instrument):
-    """An instrument that keeps the lag of the loop it is added to. An idle loop never calls it."""
+    """An instrument that measures the lag of the loop it is added to. An idle loop never calls it."""
 
     def __init__(self) -> None:
         self._wall_s, self._cpu_s = Longest(), Longest()
@@ -76,9 +76,9 @@ class LoopWatch(trio.abc.Instrument):
         self._hook()
 
     def _hook(self) -> None:
-        """Make the two functions that trio calls. Closures: with attributes, a turn cost 3 us in place of 1."""
+        """Make the two functions that trio calls. Closures: with attributes, each iteration took 3 us, not 1."""
         wall, thread_cpu, note = time.perf_counter, time.thread_time, self._note
-        # `began` is when the batch of steps under way began.
+        # `began` is the start of the present batch of steps.
         # Invariant: the thread's CPU clock was `cpu` at `marked`, at most MARK_S before `began`.
         began = marked = wall()
         cpu = thread_cpu()
@@ -102,11 +102,11 @@ class LoopWatch(trio.abc.Instrument):
         return Lag(self._wall_s.within(now), self._cpu_s.within(now))
 
     def forget(self) -> None:
-        """Begin anew, as if nothing had been noted."""
+        """Drop all measurements."""
         self._wall_s, self._cpu_s = Longest(), Longest()
 
     def worked(self, tenant: str, seconds: float) -> None:
-        """Work for this tenant has just taken so long: where it is the most of the batch, the log names the tenant."""
+        """Record that work for this tenant took so long: if it is most of the batch, the log names the tenant."""
         if seconds > NOTED_S and (self._worked is None or seconds > self._worked[1]):
             self._worked = tenant, seconds
 
@@ -117,7 +117,7 @@ class LoopWatch(trio.abc.Instrument):
         self._wall_s.add(wall_s, now)
         self._cpu_s.add(cpu_s, now)
         worked, self._worked = self._worked, None
-        if cpu_s <= LOOP_S:  # a core that others had is in the metric; the log is for what the supervisor did
+        if cpu_s <= LOOP_S:  # a core lost to other processes is in the metric; the log is for the supervisor's own work
             return
         if now < self._quiet_until:
             self._unsaid += 1
@@ -131,10 +131,10 @@ class LoopWatch(trio.abc.Instrument):
 
 @contextmanager
 def watched(watch: LoopWatch) -> Iterator[None]:
-    """Have `watch` see the loop that runs, for as long as the block lasts."""
+    """Add `watch` to the running loop until the block ends."""
     trio.lowlevel.add_instrument(watch)
     try:
         yield
     finally:
-        with suppress(KeyError):  # trio has removed it, with a line in its log, because it raised
+        with suppress(KeyError):  # it raised, so trio removed it and logged that
             trio.lowlevel.remove_instrument(watch)

@@ -1,4 +1,4 @@
-"""Memory that work needs, asked for before it begins: libraries in C and Rust end the process where it is refused."""
+"""Memory that work needs, requested before it begins: libraries in C and Rust end the process if that fails."""
 
 import errno
 import mmap
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def require_memory(size: int) -> None:
-    """Raise MemoryError unless `size` bytes can be had now. Costs 10 us: no page of it is touched.
+    """Raise MemoryError unless `size` bytes can be allocated now. Takes 10 us: no page is touched.
 
-    orjson follows a null pointer (SIGSEGV) and Rust aborts where an allocation fails, and neither can be caught. What
-    is seen here is the address space (RLIMIT_AS, vm.overcommit_memory = 2), the only bound at which they fail.
+    When an allocation fails, orjson follows a null pointer (SIGSEGV) and Rust aborts, and neither can be caught. This
+    checks the address space (RLIMIT_AS, vm.overcommit_memory = 2), the only bound at which allocations fail.
     """
     try:
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
@@ -22,7 +22,7 @@ def require_memory(size: int) -> None:
 
 
 def memory_for_process(root: Path = Path("/")) -> int:
-    """How many bytes this process may still take, by the nearest of its bounds: address space, cgroup, machine."""
+    """How many bytes this process may still allocate: the least of address space, cgroup and machine."""
     return min(_address_space(root), _cgroup(root), _available(root))
 
 
@@ -37,7 +37,7 @@ def _address_space(root: Path) -> int:
 
 
 def _cgroup(root: Path) -> int:
-    """The least bound of the cgroups that the process is in, as far as they can be seen (cgroups(7))."""
+    """The least bound of the cgroups that the process is in, as far as they are visible (cgroups(7))."""
     least = _UNBOUNDED
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -61,7 +61,7 @@ def _cgroup(root: Path) -> int:
 
 
 def _available(root: Path) -> int:
-    """MemAvailable (proc(5)): what can be had without swapping."""
+    """MemAvailable (proc(5)): what can be allocated without swapping."""
     with suppress(OSError):
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

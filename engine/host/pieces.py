@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def in_pieces(work: Generator[None, None, T]) -> T:
-    """Do the work, with a checkpoint at each of its pauses; its result. No checkpoint without a pause."""
+    """Do the work, with a checkpoint at each yield, and return its result. Without a yield there is no checkpoint."""
     while True:
         try:
             next(work)

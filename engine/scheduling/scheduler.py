@@ -1,60 +1,62 @@
 """Who runs next: admission, one bounded queue a tenant, and a fair pick by CPU time used. Pure: no clock, no trio.
 
-The pick is start-time fair queueing over CPU seconds: every tenant carries a virtual time that advances by
-`cpu_s / weight` of what its runs use; the tenant with the least goes first. A tenant that was away comes back at the
-present virtual time, so that idling saves nothing up (P. Goyal et al., "Start-time Fair Queuing", SIGCOMM 1996); or
-one slice before it, where everybody else computes already: who asks rarely goes before who never stops.
+The pick is start-time fair queueing over CPU seconds: each tenant is a flow whose virtual time advances by
+`cpu_s / weight` of what its runs use; the flow with the least virtual time goes first. A flow that was idle returns at
+the present virtual time, so that idling saves nothing up (P. Goyal et al., "Start-time Fair Queuing", SIGCOMM 1996);
+or one slice before it, when every other flow has a run under way: a tenant that calls rarely goes before one that never
+stops.
 
-A run that has started need not keep its slot: one that computes for long, or waits for the host, is put aside as soon
-as somebody who has used less waits (`preempt`), and goes on when it is its turn again. Without that, two endless loops
-would hold two slots until their limits, whoever else is there.
+A run that has started may lose its slot: one that computes for long, or waits for the host, is suspended as soon as a
+tenant that has used less is waiting (`preempt`), and is resumed when its turn comes again. Without preemption, two
+endless loops would hold two slots until their limits, however many tenants wait.
 
-No step looks at every tenant: accounts are kept in the orders in which they are asked for (`_arrange`), so that a step
-costs O(log n) of n tenants, and a thousand cost a run about what one does.
+No step visits every tenant: flows are kept sorted in the orders in which they are needed (`_arrange`), so a step is
+O(log n) in the number of tenants, and a run costs about as much with a thousand tenants as with one.
 """
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.scheduling.least import Key, Least
+from engine.scheduling.indexed_heap import IndexedHeap, Key
 
-# What a run is charged when it starts, until its true CPU time is known: keeps one tenant from starting many runs
-# at once on a virtual time that has not moved yet.
+# Charged to a run when it starts, until its CPU time is known: otherwise one tenant could start many runs at once on a
+# virtual time that has not moved yet.
 ASSUMED_CPU_S = 0.005
-# A run keeps its slot at least for this much CPU time. Five times what a typical run needs: few are ever put aside.
+# A run keeps its slot for at least this much CPU time. Five times what a typical run needs: few are ever preempted.
 SLICE_S = 0.005
-# Or for none, where one waits whose tenant has used less by this much, as who asks rarely has: the rest of a slice
-# would be most of the time that its run takes. Who was away has a slice of credit; this is a little less, for rounding.
+# Preempt before the slice ends when the waiting tenant is behind by this much, as a tenant that calls rarely always is:
+# its run is short, so the rest of a slice would dominate its latency. Just under the credit of a returning tenant, for
+# rounding.
 FAR_AHEAD_S = 0.9 * SLICE_S
-# A run that waits for the host longer than this gives its slot to one that can compute.
+# A run that waits for the host longer than this loses its slot to one that can compute.
 PATIENCE_S = 0.005
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One admitted run: queued, then started (and perhaps put aside and resumed), then finished; or withdrawn.
+    """One admitted run: queued, then started (perhaps suspended and resumed), then finished; or withdrawn.
 
-    Times are in the caller's clock seconds. `waiting_since` is when it began to wait for the host, None while it
-    computes; the caller keeps it true.
+    Times are in seconds of the caller's clock. `waiting_since` is when the run began to wait for the host, None while
+    it computes; the caller maintains it.
     """
 
     tenant: str
     offered_at: float
     started_at: float | None = None
     waiting_since: float | None = None
-    aside: bool = False
-    # When it became ready to go on, while it is put aside.
+    suspended: bool = False
+    # When it became ready to be resumed; only while suspended.
     ready_at: float = 0.0
-    # CPU seconds that its tenant was charged; what it has computed, and had when it last got its slot.
+    # CPU seconds: charged to its tenant; used so far; used by the time it last got its slot.
     charged: float = 0.0
     computed: float = 0.0
     resumed_with: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Not admitted: `name` is the quota, `used` and `bound` are runs; `engine_wide` when it is not the tenant's own."""
+class NotAdmitted:
+    """`name` is the quota, `used` and `bound` are runs; `engine_wide` if the bound is not the tenant's own."""
 
     name: Literal["queue_length", "concurrent_runs"]
     used: int
@@ -63,18 +65,20 @@ class Refused:
 
 
 @dataclass(eq=False, slots=True)
-class _Account:
+class _Flow:
+    """One tenant, in the terms of fair queueing."""
+
     name: str
-    # Older accounts have lower numbers: of two that are equal in all else, the older one goes first.
+    # Older flows have lower numbers: the last tie-break of every order.
     number: int
     weight: float = 1.0
     virtual: float = 0.0
     concurrent: int | None = None
     running: int = 0
     begun: int = 0
-    queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)  # a set in order: any one may be withdrawn
-    ready: deque[Ticket] = field(default_factory=deque)  # put aside, able to go on
-    # In which of the scheduler's `_wanting` it is, if in any.
+    queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)  # an ordered set: any ticket may be withdrawn
+    ready: deque[Ticket] = field(default_factory=deque)  # suspended, and able to compute
+    # Its key in the scheduler's `_wanting`, None if it is in none of these orders.
     needs: int | None = None
 
     @property
@@ -87,44 +91,44 @@ class _Account:
 
 
 class Scheduler:
-    """Admits, queues and picks. Whoever calls it starts what `next_start` returns and reports back with `finish`.
+    """Admits, queues and picks. The caller starts what `next_start` returns and reports its end with `finish`.
 
-    `slots` runs use the CPU at once; `places` may have begun and not ended, those put aside included. `total_queue`
-    bounds all queues together.
+    `slots` runs use the CPU at once; `places` bounds the runs that have begun and not ended, suspended ones included.
+    `total_queue` bounds all queues together.
     """
 
     def __init__(self, slots: int, places: int | None = None, total_queue: int | None = None) -> None:
         self.slots = slots
         self.places = max(2 * slots, places or 0)
         self.total_queue = total_queue
-        # Invariant: the sums of `running`, `begun` and the lengths of queues over all accounts; running <= slots,
+        # Invariant: the sums of `running`, `begun` and the lengths of queues over all flows; running <= slots,
         # begun <= places.
         self.running = 0
         self.begun = 0
         self.queued = 0
-        # Invariant: every tenant with a queued or begun ticket is here; others may be forgotten at any time.
-        self._accounts: dict[str, _Account] = {}
-        self._numbers = 0  # how many accounts there ever were
+        # Invariant: every tenant with a queued or begun ticket is here; idle ones may be dropped at any time.
+        self._flows: dict[str, _Flow] = {}
+        self._numbers = 0  # how many flows there ever were
         # Invariant: exactly the tickets that hold a slot, in the order in which they got it.
         self._on_slots: dict[Ticket, None] = {}
         self._present = 0.0
-        # Where each account stands; `_arrange` keeps all of it so, after every change of an account.
-        # Invariant: exactly the accounts with a run that is ready or queued, by how many places must be free so that
-        # they could use a slot: none for who goes on, `begun + 1` for who begins one more (nobody may hold more places
-        # than it leaves for others), `_never` for who has as many under way as it may. No order in it is empty. In each
-        # order: by virtual time, then by who has waited longest, then by age. There are few orders: accounts that have
-        # begun 1, 2, ... k runs hold k(k+1)/2 of the places.
+        # The orders of flows. `_arrange` restores the following invariants after every change of a flow.
+        # Invariant: exactly the flows with a run that is ready or queued, by how many places must be free before they
+        # can use a slot: 0 to resume a run, `begun + 1` to begin another (no tenant may hold more places than it leaves
+        # free), `_never` for a tenant at its bound. No order in it is empty. Within an order: by virtual time, then
+        # longest wait, then age. There are few orders: flows that have begun 1, 2, ... k runs hold k(k+1)/2 of the
+        # places.
         self._never = self.places + 1
-        self._wanting: dict[int, Least[_Account]] = {}
-        # Invariant: exactly the accounts with a run on a slot, and exactly those with no run at all; by virtual time.
-        self._computing: Least[_Account] = Least()
-        self._idle: Least[_Account] = Least()
-        # Invariant: exactly the accounts with a queued run and none begun.
-        self._unbegun: set[_Account] = set()
+        self._wanting: dict[int, IndexedHeap[_Flow]] = {}
+        # Invariant: exactly the flows with a run on a slot, and exactly those with no run at all; by virtual time.
+        self._computing: IndexedHeap[_Flow] = IndexedHeap()
+        self._idle: IndexedHeap[_Flow] = IndexedHeap()
+        # Invariant: exactly the flows with a queued run and none begun.
+        self._unbegun: set[_Flow] = set()
 
     @property
     def waiting(self) -> bool:
-        """Whether any run waits for a slot: one that has not started, or one that was put aside."""
+        """Whether any run waits for a slot: a queued one, or a suspended one that can compute."""
         return self.queued > 0 or bool(self._wanting.get(0))
 
     @property
@@ -134,13 +138,13 @@ class Scheduler:
 
     def queued_of(self, tenant: str) -> int:
         """How many runs of one tenant wait for their start."""
-        account = self._accounts.get(tenant)
-        return 0 if account is None else len(account.queue)
+        flow = self._flows.get(tenant)
+        return 0 if flow is None else len(flow.queue)
 
     def begun_of(self, tenant: str) -> int:
         """How many runs of one tenant have begun and not ended."""
-        account = self._accounts.get(tenant)
-        return 0 if account is None else account.begun
+        flow = self._flows.get(tenant)
+        return 0 if flow is None else flow.begun
 
     def offer(
         self,
@@ -152,56 +156,56 @@ class Scheduler:
         concurrent: int | None = None,
         may_wait: bool = True,
         at_once: bool = False,
-    ) -> Ticket | Refused:
+    ) -> Ticket | NotAdmitted:
         """Admit one run into its tenant's queue, or refuse it at once.
 
-        With `at_once` it has started when nobody else waits and a slot is free: what `next_start` would say next.
+        With `at_once`, the run starts here if no run waits and a slot is free: `next_start` would return it next.
 
-        Refused when it cannot start now and `queue_length` others already wait, or it is not to wait at all
-        (`may_wait`), or all queues together are as good as full: a tenant may fill as much of `total_queue` as is left
-        for others, so that one that has nothing waiting still finds room. `concurrent` bounds the tenant's begun runs.
+        `NotAdmitted` if the run cannot start now and `queue_length` runs of the tenant already wait, or it may not wait
+        (`may_wait`), or all queues together are nearly full: a tenant may fill as much of `total_queue` as it leaves
+        free, so that one with nothing queued still finds room. `concurrent` bounds the tenant's begun runs.
         """
-        account = self._accounts.get(tenant)
-        if account is None:
+        flow = self._flows.get(tenant)
+        if flow is None:
             self._numbers += 1
-            account = self._accounts[tenant] = _Account(tenant, self._numbers, concurrent=concurrent)
-        elif account.concurrent != concurrent:
-            account.concurrent = concurrent
-            self._arrange(account)
-        if self.running >= self.slots or not self._may_begin(account):
-            refused = self._refusal(account, queue_length, may_wait)
+            flow = self._flows[tenant] = _Flow(tenant, self._numbers, concurrent=concurrent)
+        elif flow.concurrent != concurrent:
+            flow.concurrent = concurrent
+            self._arrange(flow)
+        if self.running >= self.slots or not self._may_begin(flow):
+            refused = self._refusal(flow, queue_length, may_wait)
             if refused is not None:
-                self._arrange(account)  # it may be a new one
+                self._arrange(flow)  # it may be new
                 self._forget_idle()
                 return refused
-        self._come_back(account)
-        account.weight = weight
+        self._come_back(flow)
+        flow.weight = weight
         ticket = Ticket(tenant, now)
-        if at_once and self.running < self.slots and not self.waiting and self._may_begin(account):
-            self._note_present([((account.virtual, now, account.number), account)])
-            self._begin(account, ticket, now)
+        if at_once and self.running < self.slots and not self.waiting and self._may_begin(flow):
+            self._note_present([((flow.virtual, now, flow.number), flow)])
+            self._begin(flow, ticket, now)
             return ticket
-        account.queue[ticket] = None
+        flow.queue[ticket] = None
         self.queued += 1
-        self._arrange(account)
+        self._arrange(flow)
         return ticket
 
-    def _refusal(self, account: _Account, queue_length: int, may_wait: bool) -> Refused | None:
-        length = len(account.queue)
+    def _refusal(self, flow: _Flow, queue_length: int, may_wait: bool) -> NotAdmitted | None:
+        length = len(flow.queue)
         if not may_wait:
-            if account.concurrent is not None and account.at_bound:
-                return Refused("concurrent_runs", account.begun, account.concurrent)
-            return Refused("queue_length", length, 0)
+            if flow.concurrent is not None and flow.at_bound:
+                return NotAdmitted("concurrent_runs", flow.begun, flow.concurrent)
+            return NotAdmitted("queue_length", length, 0)
         if length >= queue_length:
-            return Refused("queue_length", length, queue_length)
+            return NotAdmitted("queue_length", length, queue_length)
         if self.total_queue is not None and length >= self.total_queue - self.queued:
-            return Refused("queue_length", length, self.total_queue, engine_wide=True)
+            return NotAdmitted("queue_length", length, self.total_queue, engine_wide=True)
         return None
 
     def next_start(self, now: float) -> Ticket | None:
-        """The run to start or resume now, or None when no slot is free or nobody can use one.
+        """The run to start or resume now, or None when no slot is free or no run can use one.
 
-        Ties: who has waited longest. A run that was put aside is told by its `started_at`; its slot is its own again.
+        Ties go to the longest wait. A run to resume has a `started_at`; it holds its slot again from here on.
         """
         if self.running >= self.slots:
             return None
@@ -209,48 +213,49 @@ class Scheduler:
         if not heads:
             return None
         self._note_present(heads)
-        account = min(heads)[1]
-        if account.ready:
-            ticket = account.ready.popleft()
-            ticket.aside = False
+        flow = min(heads)[1]
+        if flow.ready:
+            ticket = flow.ready.popleft()
+            ticket.suspended = False
             ticket.resumed_with = ticket.computed
-            self._take_slot(account, ticket)
+            self._take_slot(flow, ticket)
         else:
-            ticket, _ = account.queue.popitem(last=False)
+            ticket, _ = flow.queue.popitem(last=False)
             self.queued -= 1
-            self._begin(account, ticket, now)
+            self._begin(flow, ticket, now)
         return ticket
 
-    def _begin(self, account: _Account, ticket: Ticket, now: float) -> None:
+    def _begin(self, flow: _Flow, ticket: Ticket, now: float) -> None:
         ticket.started_at = now
         ticket.charged = ASSUMED_CPU_S
-        account.virtual += ASSUMED_CPU_S / account.weight
-        account.begun += 1
+        flow.virtual += ASSUMED_CPU_S / flow.weight
+        flow.begun += 1
         self.begun += 1
-        self._take_slot(account, ticket)
+        self._take_slot(flow, ticket)
 
-    def _take_slot(self, account: _Account, ticket: Ticket) -> None:
-        account.running += 1
+    def _take_slot(self, flow: _Flow, ticket: Ticket) -> None:
+        flow.running += 1
         self.running += 1
         self._on_slots[ticket] = None
-        self._arrange(account)
+        self._arrange(flow)
 
     def use(self, ticket: Ticket, cpu_s: float, charge_s: float = 0.0) -> None:
-        """A started run has used `cpu_s` seconds of CPU so far; its tenant is charged `charge_s`, if that is more."""
+        """Record that a started run has used `cpu_s` seconds of CPU so far; `charge_s` is charged instead if larger."""
         ticket.computed = max(ticket.computed, cpu_s)
         charge_s = max(charge_s, cpu_s)
         if charge_s > ticket.charged:
-            account = self._accounts[ticket.tenant]
-            account.virtual += (charge_s - ticket.charged) / account.weight
+            flow = self._flows[ticket.tenant]
+            flow.virtual += (charge_s - ticket.charged) / flow.weight
             ticket.charged = charge_s
-            self._arrange(account)
+            self._arrange(flow)
 
     def preempt(self, now: float) -> Ticket | None:
-        """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
+        """Take the slot from a run that should lose it to a waiting one, and return that run; None if there is none.
 
-        The caller stops it, and then asks `next_start`. First who only waits for the host, longest first; then the
-        tenant that has used most, if that is no less than who waits has, and its run had its slice; or has used more by
-        far, and its run has computed at all. A run that waits for the host is not resumed before `wake`.
+        The caller suspends the run and then calls `next_start`. Candidates are, first, runs that wait for the host,
+        longest first; then the run of the tenant that has used most, if that is no less than the waiting tenant has
+        used, and the run has had its slice, or its tenant is far ahead and the run has computed at all. A run that
+        waits for the host is not resumed before `wake`.
         """
         if self.running < self.slots:
             return None
@@ -260,150 +265,150 @@ class Scheduler:
         first = min(heads)[1]
         idle = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
         if idle:
-            return self._put_aside(min(idle, key=lambda t: t.waiting_since or 0.0), now)
+            return self._suspend(min(idle, key=lambda t: t.waiting_since or 0.0), now)
         busy = []
         for number, ticket in enumerate(self._on_slots):
-            account = self._accounts[ticket.tenant]
+            flow = self._flows[ticket.tenant]
             had_slice = ticket.computed - ticket.resumed_with >= SLICE_S
-            if account is not first and (had_slice or self._is_far_ahead(ticket, first)):
-                busy.append((account.virtual, -number, ticket))
+            if flow is not first and (had_slice or self._is_far_ahead(ticket, first)):
+                busy.append((flow.virtual, -number, ticket))
         if not busy or max(busy)[0] < first.virtual:
             return None
-        return self._put_aside(max(busy)[2], now)
+        return self._suspend(max(busy)[2], now)
 
-    def _is_far_ahead(self, ticket: Ticket, of: _Account) -> bool:
-        """Whether this run has computed, and its tenant has used more than another one by far."""
-        account = self._accounts[ticket.tenant]
+    def _is_far_ahead(self, ticket: Ticket, of: _Flow) -> bool:
+        """Whether this run has computed, and its tenant has used more than the flow `of` by `FAR_AHEAD_S`."""
+        flow = self._flows[ticket.tenant]
         assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
-        return ticket.computed > 0 and account.virtual - assumed_s / account.weight >= of.virtual + FAR_AHEAD_S
+        return ticket.computed > 0 and flow.virtual - assumed_s / flow.weight >= of.virtual + FAR_AHEAD_S
 
-    def _put_aside(self, ticket: Ticket, now: float) -> Ticket:
-        account = self._accounts[ticket.tenant]
-        account.running -= 1
+    def _suspend(self, ticket: Ticket, now: float) -> Ticket:
+        flow = self._flows[ticket.tenant]
+        flow.running -= 1
         self.running -= 1
         del self._on_slots[ticket]
-        ticket.aside = True
+        ticket.suspended = True
         if ticket.waiting_since is None:
             ticket.ready_at = now
-            account.ready.append(ticket)
-        self._arrange(account)
+            flow.ready.append(ticket)
+        self._arrange(flow)
         return ticket
 
     def wake(self, ticket: Ticket, now: float) -> None:
-        """A run that was put aside while it waited for the host can go on."""
-        if ticket.aside and ticket.waiting_since is not None:
-            account = self._accounts[ticket.tenant]
-            self._come_back(account)
+        """Record that a run which was suspended while it waited for the host can compute again."""
+        if ticket.suspended and ticket.waiting_since is not None:
+            flow = self._flows[ticket.tenant]
+            self._come_back(flow)
             ticket.ready_at = now
-            account.ready.append(ticket)
-            self._arrange(account)
+            flow.ready.append(ticket)
+            self._arrange(flow)
         ticket.waiting_since = None
 
     def finish(self, ticket: Ticket, cpu_s: float) -> None:
-        """A started run ended after `cpu_s` seconds of CPU: free its slot and place, and charge its tenant."""
-        account = self._accounts[ticket.tenant]
-        competed = self._competes(account)
-        if not ticket.aside:
-            account.running -= 1
+        """End a started run that used `cpu_s` seconds of CPU: free its slot and place, and charge its tenant."""
+        flow = self._flows[ticket.tenant]
+        competed = self._competes(flow)
+        if not ticket.suspended:
+            flow.running -= 1
             self.running -= 1
             del self._on_slots[ticket]
         elif ticket.waiting_since is None:
-            account.ready.remove(ticket)
-        account.begun -= 1
+            flow.ready.remove(ticket)
+        flow.begun -= 1
         self.begun -= 1
-        account.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / account.weight
-        if not competed and self._competes(account):  # the next of its queue had waited for this one's place alone
-            self._leave_wanting(account)  # the present is what it is without this one
+        flow.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / flow.weight
+        if not competed and self._competes(flow):  # its next queued run had waited only for this place
+            self._leave_wanting(flow)  # so that the present is taken without this flow
             self._note_present(self._heads())
-            account.virtual = max(account.virtual, self._present)
-        self._arrange(account)
+            flow.virtual = max(flow.virtual, self._present)
+        self._arrange(flow)
         self._forget_idle()
 
     def withdraw(self, ticket: Ticket) -> None:
-        """A queued run is no longer wanted: its caller went away or waited too long."""
-        account = self._accounts[ticket.tenant]
-        del account.queue[ticket]
+        """Remove a queued run: its caller went away or waited too long."""
+        flow = self._flows[ticket.tenant]
+        del flow.queue[ticket]
         self.queued -= 1
-        self._arrange(account)
+        self._arrange(flow)
         self._forget_idle()
 
-    # ---- where accounts stand ---------------------------------------------------------------------------------------
+    # ---- the orders of flows -------------------------------------------------------------------------------------
 
-    def _arrange(self, account: _Account) -> None:
-        """Put an account where it belongs in every order. To be called after each change of it."""
-        needs, since = self._needs(account)
-        key = (account.virtual, since, account.number)
-        if needs != account.needs:
-            self._leave_wanting(account)
+    def _arrange(self, flow: _Flow) -> None:
+        """Put a flow into its place in every order. Call it after each change of the flow."""
+        needs, since = self._needs(flow)
+        key = (flow.virtual, since, flow.number)
+        if needs != flow.needs:
+            self._leave_wanting(flow)
         if needs is not None:
             order = self._wanting.get(needs)
             if order is None:
-                order = self._wanting[needs] = Least()
-            order.put(account, key)
-            account.needs = needs
-        if account.running:
-            self._computing.put(account, key)
+                order = self._wanting[needs] = IndexedHeap()
+            order.put(flow, key)
+            flow.needs = needs
+        if flow.running:
+            self._computing.put(flow, key)
         else:
-            self._computing.drop(account)
-        if account.active:
-            self._idle.drop(account)
+            self._computing.drop(flow)
+        if flow.active:
+            self._idle.drop(flow)
         else:
-            self._idle.put(account, key)
-        if account.queue and not account.begun:
-            self._unbegun.add(account)
+            self._idle.put(flow, key)
+        if flow.queue and not flow.begun:
+            self._unbegun.add(flow)
         else:
-            self._unbegun.discard(account)
+            self._unbegun.discard(flow)
 
-    def _leave_wanting(self, account: _Account) -> None:
-        if account.needs is not None:
-            order = self._wanting[account.needs]
-            order.drop(account)
+    def _leave_wanting(self, flow: _Flow) -> None:
+        if flow.needs is not None:
+            order = self._wanting[flow.needs]
+            order.drop(flow)
             if not order:
-                del self._wanting[account.needs]
-            account.needs = None
+                del self._wanting[flow.needs]
+            flow.needs = None
 
-    def _needs(self, account: _Account) -> tuple[int | None, float]:
-        """How many free places let it use a slot, None when it has no use for one; and since when it waits for it."""
-        if account.ready:
-            return 0, account.ready[0].ready_at
-        if account.queue:
-            return self._never if account.at_bound else account.begun + 1, next(iter(account.queue)).offered_at
+    def _needs(self, flow: _Flow) -> tuple[int | None, float]:
+        """How many places must be free before it can use a slot (None: it needs no slot), and since when it waits."""
+        if flow.ready:
+            return 0, flow.ready[0].ready_at
+        if flow.queue:
+            return self._never if flow.at_bound else flow.begun + 1, next(iter(flow.queue)).offered_at
         return None, 0.0
 
-    def _heads(self) -> list[tuple[Key, _Account]]:
-        """Of those that could use a slot, the first of every order: one of them is the first of all."""
+    def _heads(self) -> list[tuple[Key, _Flow]]:
+        """The heads of the orders whose flows could use a slot now. The smallest of them is the next to run."""
         free = self.places - self.begun
         return [head for needs, order in self._wanting.items() if needs <= free and (head := order.first()) is not None]
 
-    def _may_begin(self, account: _Account) -> bool:
-        """Whether one more run of this tenant may begin. It may hold as many places as it leaves for others."""
-        return not account.at_bound and account.begun < self.places - self.begun
+    def _may_begin(self, flow: _Flow) -> bool:
+        """Whether one more run of this tenant may begin. It may hold as many places as it leaves free."""
+        return not flow.at_bound and flow.begun < self.places - self.begun
 
-    def _competes(self, account: _Account) -> bool:
-        """Whether it has a slot, or could use one. One that only waits for the host, or for its own runs, is away."""
-        return account.running > 0 or bool(account.ready) or (bool(account.queue) and self._may_begin(account))
+    def _competes(self, flow: _Flow) -> bool:
+        """Whether it has a slot or could use one; not if it waits only for the host, or for its own runs."""
+        return flow.running > 0 or bool(flow.ready) or (bool(flow.queue) and self._may_begin(flow))
 
-    def _come_back(self, account: _Account) -> None:
-        """A tenant that was away will want a slot: what it did not use meanwhile is not saved up for it."""
-        if self._competes(account):
+    def _come_back(self, flow: _Flow) -> None:
+        """A flow that was away is about to want a slot: time that it did not use is not credited."""
+        if self._competes(flow):
             return
         self._note_present(self._heads())
-        # Never before one that has not begun: or newcomers, one after the other, would keep it from its start.
+        # No credit while a flow waits for its first run: newcomers, one after the other, would starve it.
         credit = 0.0 if self._unbegun else SLICE_S
-        account.virtual = max(account.virtual, self._present - credit)
+        flow.virtual = max(flow.virtual, self._present - credit)
 
-    def _note_present(self, heads: list[tuple[Key, _Account]]) -> None:
-        """The present is the least virtual time of those who compete, and never goes back. Takes `_heads()`."""
+    def _note_present(self, heads: list[tuple[Key, _Flow]]) -> None:
+        """Advance the present to the least virtual time of the competing flows; never back. Takes `_heads()`."""
         computing = self._computing.first()
         competing = heads if computing is None else [*heads, computing]
         if competing:
             self._present = max(self._present, min(competing)[0][0])
 
     def _forget_idle(self) -> None:
-        # An idle tenant's debt expires once the present has passed it; until then it is kept, or idling for a moment
-        # would wipe it out.
-        if not self.queued and not self.begun:  # nobody is left to be fair to
-            self._accounts.clear()
+        # An idle flow's debt expires once the present has passed it; before that, idling for a moment must not cancel
+        # it.
+        if not self.queued and not self.begun:  # no flow competes
+            self._flows.clear()
             self._idle.clear()
             self._present = 0.0
             return
@@ -411,4 +416,4 @@ class Scheduler:
         past = self._present - SLICE_S
         while (head := self._idle.first()) is not None and head[0][0] <= past:
             self._idle.drop(head[1])
-            del self._accounts[head[1].name]
+            del self._flows[head[1].name]

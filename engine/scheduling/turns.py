@@ -1,8 +1,8 @@
-"""Turns at computing: which runs compute now, who is put aside for whom, and what the CPU time of all that is held to.
+"""Turns at computing: suspends and resumes workers, and holds CPU time to limits and quotas.
 
-The scheduler decides; here workers are halted and let go on, and their CPU clocks read, for the scheduler, for the
-limits of runs and for the quotas of tenants. A turn belongs to one admitted run and to every run that is made on its
-behalf: while it is put aside, none of their workers computes.
+The scheduler decides which runs compute. This module carries that out, and reads the CPU clocks of workers for the
+scheduler, for the limits of runs and for the quotas of tenants. A turn belongs to one admitted run and to every run
+nested in it: while the turn is suspended, none of their workers computes.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,19 +18,19 @@ from engine.workers.verdict import Mark
 from engine.workers.worker import Worker
 from sandbox.wire.outcome import Outcome
 
-# How often running workers' clocks are read (1 us each): while a run waits for a slot, and else. A run is stopped at
-# most this long after its CPU budget, plus the time of the kill.
+# How often the clocks of running workers are read (1 us each): while a run waits for a slot, and otherwise. A run is
+# stopped at most this long after its CPU budget is used up, plus the time of the kill.
 BUSY_POLL_S = 0.005
 POLL_S = 0.02
-# About what a host call costs the supervisor: 0.1 ms where it is answered from memory, 0.5 for a search.
+# Flat charge for the supervisor's work on a host call: 0.1 ms when answered from memory, 0.5 for a search.
 HOST_CALL_S = 0.0003
-# How much of the time with a slot counts as used, at least.
+# Least share of the time holding a slot that is charged as CPU time.
 HELD_COUNTS = 0.1
 
 
 @dataclass(slots=True)
 class _Budget:
-    """CPU seconds: what the run on a worker was granted, and what is left of that after what others used for it."""
+    """CPU seconds: what the run on a worker was granted, and what remains of that after its nested runs."""
 
     granted_s: float
     limit_s: float
@@ -44,19 +44,19 @@ class Turn:
         self.ticket = ticket
         self._quotas = quotas
         self._ledger = ledger
-        self._workers: dict[Worker, _Budget] = {}  # with a run of this turn under way
-        self._cpu_before_s = 0.0  # of workers that have left, and of the supervisor for them (`worked`)
+        self._workers: dict[Worker, _Budget] = {}  # those with a run of this turn under way
+        self._cpu_before_s = 0.0  # of runs that have ended, and of the supervisor for them (`worked`)
         self._calls = 0
-        self._held_s = 0.0  # how long it had a slot, before it got the one that it has
+        self._held_s = 0.0  # how long it held slots, before its present one
         self._held_since = trio.current_time()
-        self._counted_s = 0.0  # what the tenant's quota was charged already
+        self._counted_s = 0.0  # already charged to the tenant's quota
         self._woken = False
 
     @contextmanager
     def run_on(self, worker: Worker, cpu_s: float) -> Iterator[None]:
-        """A run on this worker, which may use `cpu_s`: what the worker does in the block counts as this turn's.
+        """Charge what the worker does inside the block to this turn; its run may use `cpu_s`.
 
-        It computes at once, or when the turn goes on.
+        The worker computes at once, or, if the turn is suspended, when it is resumed.
         """
         worker.begin()
         self._join(worker, cpu_s)
@@ -70,59 +70,58 @@ class Turn:
         self._workers[worker] = _Budget(cpu_s, cpu_s)
         worker.payer = self
         self._cpu_before_s += worker.owed_s
-        if self.ticket.aside:
-            worker.halt()
+        if self.ticket.suspended:
+            worker.suspend()
             self._woken = True
 
     def _leave(self, worker: Worker) -> None:
         del self._workers[worker]
         self._cpu_before_s += worker.run_cpu_s() + worker.judging_cpu_s
-        if self.ticket.aside:
-            worker.proceed()  # it answered, and was halted after that: whoever gets it next must find it able to work
+        if self.ticket.suspended:
+            worker.resume()  # it was suspended after its answer: the next lease must find it able to run
 
     def cpu_left(self, worker: Worker) -> float:
         """CPU seconds that the run on this worker may still use."""
         return max(0.0, self._workers[worker].limit_s - worker.run_cpu_s())
 
     def spend(self, worker: Worker, cpu_s: float) -> None:
-        """Another run used CPU time on behalf of the one on this worker: its budget shrinks, at once."""
+        """A nested run used CPU time: the budget of the run on this worker shrinks at once."""
         budget = self._workers[worker]
         budget.limit_s -= cpu_s
         _judge(worker, budget)
 
     def worked(self, cpu_s: float) -> None:
-        """The supervisor used CPU time for a run of this turn, beyond the flat figure for each host call."""
+        """Add CPU time that the supervisor used for a run of this turn, beyond the flat charge for each host call."""
         self._cpu_before_s += cpu_s
 
     def enforce(self) -> None:
-        """End runs that have used up their budgets, or hold more memory than they may."""
+        """Kill workers whose runs are over their CPU budget or hold more memory than they may."""
         for worker, budget in self._workers.items():
             _judge(worker, budget)
             worker.hold_memory()
 
     def cpu_s(self) -> float:
-        """CPU seconds that were used in this turn."""
+        """CPU seconds used in this turn by workers, and by the supervisor beyond its flat charges."""
         used = self._cpu_before_s
         for worker in self._workers:
             used += worker.run_cpu_s()
         return used
 
     def computed_s(self) -> float:
-        """CPU seconds that were used for it: in this turn, and by the supervisor for its host calls."""
+        """CPU seconds used in this turn, with the flat charge for its host calls."""
         return self.cpu_s() + self._calls * HOST_CALL_S
 
     def cost_s(self, now: float) -> float:
-        """What its tenant is charged in the fair pick: `computed_s`, or a part of the time for which it held a slot if
-        that is more.
+        """What the scheduler charges the tenant: `computed_s`, or a share of the time holding a slot if that is more.
 
-        A run that asks the host for one thing after the other computes little, but its slot is nobody else's meanwhile:
-        who has used less would wait for long if its account stood still.
+        A run that makes one host call after the other computes little but still occupies its slot: without this charge
+        its virtual time would stand still, and tenants that have used less would wait for long.
         """
-        held_s = self._held_s + (0.0 if self.ticket.aside else now - self._held_since)
+        held_s = self._held_s + (0.0 if self.ticket.suspended else now - self._held_since)
         return max(self.computed_s(), held_s * HELD_COUNTS)
 
     def host_call(self) -> Exceeded | None:
-        """A run of this turn makes a host call. What it exceeds, when the tenant may make no more: then it ends."""
+        """Count a host call of this turn. Ends the turn if the tenant may make no more, and returns what it exceeds."""
         self._calls += 1
         if self._ledger is None:
             return None
@@ -132,7 +131,7 @@ class Turn:
         return over
 
     def charge(self, now: float) -> None:
-        """Charge the tenant's quota for what was used since the last time, and end the turn if it is used up."""
+        """Charge the tenant's quota for what was used since the last call, and end the turn if the quota is used up."""
         if self._ledger is None:
             return
         used = self.computed_s()
@@ -142,7 +141,7 @@ class Turn:
             self.end(Mark(Outcome.CPU_LIMIT, quota=over))
 
     def pay(self, cpu_s: float) -> None:
-        """Charge the tenant for what a worker used after its run of this turn."""
+        """Charge the tenant for what a worker used after its run in this turn."""
         if self._ledger is not None:
             self._ledger.cpu(self.tenant.id, self._quotas, cpu_s, trio.current_time())
 
@@ -153,61 +152,63 @@ class Turn:
 
     @property
     def computing(self) -> bool:
-        """Whether anything is left to compute before the host answers."""
+        """Whether a worker of this turn has something to compute before the host answers."""
         return self._woken or not self._workers or not all(worker.awaiting for worker in self._workers)
 
-    def halt(self, now: float) -> None:
-        """It was put aside: let none of its workers compute."""
+    def suspend(self, now: float) -> None:
+        """Stop all its workers: it has lost its slot."""
         self._held_s += now - self._held_since
         self._woken = False
         for worker in self._workers:
-            worker.halt()
+            worker.suspend()
 
-    def proceed(self, now: float) -> None:
-        """It has a slot again."""
+    def resume(self, now: float) -> None:
+        """Let its workers compute: it has a slot again."""
         self._held_since = now
         self._woken = False
         for worker in self._workers:
-            worker.proceed()
+            worker.resume()
 
 
 def _judge(worker: Worker, budget: _Budget) -> None:
     used = worker.run_cpu_s()
     if used > budget.limit_s:
-        # What others used counts as used: the limit that the script knows is the one it began with.
+        # Counts what nested runs used: the limit that the script knows is the one it began with.
         worker.kill(Mark(Outcome.CPU_LIMIT, "cpu_s", round(used + budget.granted_s - budget.limit_s, 3)))
 
 
 class Turns:
-    """Every turn that has begun and not ended. `started` is called with a run that was given its start, `looked` with
-    the time whenever the clocks were looked at: at least every `POLL_S` while anything runs.
+    """Every turn that has begun and not ended.
+
+    `on_start(ticket)` is called when a queued run gets a slot, `on_tick(now)` after each review of `watch`: at least
+    every `POLL_S` while anything runs.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         ledger: Ledger | None,
-        started: Callable[[Ticket], None],
-        looked: Callable[[float], None],
+        on_start: Callable[[Ticket], None],
+        on_tick: Callable[[float], None],
     ) -> None:
         self._scheduler = scheduler
         self._ledger = ledger
-        self._started = started
-        self._looked = looked
+        self._on_start = on_start
+        self._on_tick = on_tick
         # Invariant: exactly the tickets that have begun and not ended.
         self._turns: dict[Ticket, Turn] = {}
         self._work = trio.Event()
-        # The pause of `watch` that is under way, or the last one.
+        # The present pause of `watch`, or the last one.
         self._pause = trio.CancelScope()
 
     def begin(self, tenant: Tenant, quotas: BoundQuotas, ticket: Ticket) -> Turn:
-        """A run has its start."""
+        """The turn of a run that starts now."""
         turn = self._turns[ticket] = Turn(tenant, quotas, ticket, self._ledger)
         self._work.set()
         return turn
 
     def end(self, turn: Turn) -> None:
-        """The run has ended, however that was: charge for it, and start who waits."""
+        """Charge for a run that has ended, whatever its outcome, and give its slot to a waiting one."""
         now = trio.current_time()
         del self._turns[turn.ticket]
         turn.charge(now)
@@ -215,16 +216,16 @@ class Turns:
         self.start_waiting()
 
     def start_waiting(self) -> None:
-        """Give every free slot to whose turn it is."""
+        """Give every free slot to a waiting run."""
         self._fill(trio.current_time())
 
     def make_room(self) -> None:
-        """A tenant that had nothing waiting has now: where no slot is free, look whether one should be."""
+        """A tenant has queued its first run: preempt for it if no slot is free."""
         now = trio.current_time()
         self._fill(now)
         if self._scheduler.waiting:
             self.review(now)
-            # The pause may have begun when nobody waited.
+            # The pause may have begun when no run waited.
             self._pause.deadline = min(self._pause.deadline, now + self._pause_s())
 
     def _pause_s(self) -> float:
@@ -234,15 +235,15 @@ class Turns:
         while (ticket := self._scheduler.next_start(now)) is not None:
             turn = self._turns.get(ticket)
             if turn is None:
-                self._started(ticket)
+                self._on_start(ticket)
             else:
-                turn.proceed(now)
+                turn.resume(now)
 
     def review(self, now: float) -> None:
-        """Tell the scheduler what has been used and who waits, and carry out what it says."""
+        """Report CPU use and waits to the scheduler, and carry out its decisions."""
         for ticket, turn in self._turns.items():
             turn.charge(now)
-            if not ticket.aside:
+            if not ticket.suspended:
                 self._scheduler.use(ticket, turn.computed_s(), turn.cost_s(now))
                 if turn.computing:
                     ticket.waiting_since = None
@@ -250,12 +251,12 @@ class Turns:
                     ticket.waiting_since = now
             elif ticket.waiting_since is not None and turn.computing:
                 self._scheduler.wake(ticket, now)
-        # Bounded: each pass puts one run aside for one that has used less, and at most every slot changes hands.
+        # Bounded: each pass preempts one run for one that has used less, so at most every slot changes hands.
         for _ in range(self._scheduler.slots):
             victim = self._scheduler.preempt(now)
             if victim is None:
                 break
-            self._turns[victim].halt(now)
+            self._turns[victim].suspend(now)
             self._fill(now)
         self._fill(now)
 
@@ -271,4 +272,4 @@ class Turns:
                 turn.enforce()
             now = trio.current_time()
             self.review(now)
-            self._looked(now)
+            self._on_tick(now)

@@ -16,11 +16,11 @@ from sandbox.wire.messages import LayerReport
 
 log = structlog.get_logger("engine.pool")
 
-# How long whoever has just taken a pristine worker is let run, before the next one is made beside it: a fork keeps two
-# cores busy for longer than most runs take. Nobody waits for it, as long as the reserve holds another.
+# Delay before the reserve is refilled after a lease. A fork keeps two cores busy for longer than most runs last, so the
+# run goes first; no lease waits while the reserve holds another worker.
 REFILL_AFTER_S = 0.002
 
-# How long a failed fork waits before the next try: doubles from the first to the second figure.
+# Delay after a failed fork; doubles from the first figure to the second.
 _BACKOFF_S = (0.05, 5.0)
 
 
@@ -28,44 +28,44 @@ WorkerState = Literal["pristine", "idle", "leased", "closing"]
 
 
 class NoWorker(Exception):
-    """No worker can be made now. Its text says why, for the operator."""
+    """No worker can be made now. The text gives the reason, for the operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
     """`workers` may be leased at once; `reserve` more are kept pristine. Bounds are the engine's ceilings.
 
-    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker. `aside` more workers may
-    hold runs that were put aside for others.
+    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker. `suspended` more workers
+    may hold suspended runs.
     """
 
     workers: int
     reserve: int = 2
     max_depth: int = 0
-    aside: int = 0
+    suspended: int = 0
     isolation: Literal["tenant", "execution"] = "tenant"
     max_runs_per_worker: int = 10_000
     cpu_s: float = 60.0
     memory_bytes: int = 512 << 20
     layers_off: tuple[str, ...] = ()
-    # Workers of one zygote share its address space layout and hash seed; a new one now and then ends that. Starting
-    # one costs about 0.1 s beside the runs, so once in so many forks it costs nothing.
+    # Workers of one zygote share its address space layout and hash seed, so the zygote is replaced now and then.
+    # Starting one takes about 0.1 s beside the runs: nothing, once in so many forks.
     forks_per_zygote: int = 1_000
 
     @property
     def lifetime_cpu_s(self) -> float:
-        """RLIMIT_CPU of a worker: room for several runs, one of which may use all it can be granted."""
+        """RLIMIT_CPU of a worker: room for several runs, one of which may use all that can be granted."""
         return 2 * self.cpu_s
 
     @property
     def nested_places(self) -> tuple[int, ...]:
-        """How many runs on behalf of others may be under way, by depth: rarely is one needed, and rarer the deeper."""
+        """How many nested runs may be under way, by depth: few are needed, and fewer the deeper."""
         return tuple(max(1, self.workers >> depth) for depth in range(self.max_depth))
 
     @property
     def at_most(self) -> int:
-        """How many workers there may be, those that are ending not counted."""
-        return self.workers + self.aside + self.reserve + sum(self.nested_places)
+        """How many workers there may be, not counting those that are ending."""
+        return self.workers + self.suspended + self.reserve + sum(self.nested_places)
 
     @property
     def fleet_processes(self) -> int:
@@ -91,10 +91,9 @@ class Pool:
         self._leased: dict[int, Worker] = {}
         self._closing: dict[int, Worker] = {}
         self._refill = trio.Event()
-        # How many workers may be leased or idle: as many as serve runs or hold one that was put aside (while none is,
-        # its place keeps one more tenant's worker warm: a fork costs more than most runs), and more once runs have
-        # called others.
-        self._places = settings.workers + settings.aside
+        # Bound on leased plus idle workers: running slots, plus places for suspended runs (an unused place keeps
+        # another tenant's worker warm: a fork costs more than most runs), plus nested runs once there has been one.
+        self._places = settings.workers + settings.suspended
         self.layers: tuple[LayerReport, ...] = ()
         self.spawned = 0
         self._closed = False
@@ -102,7 +101,7 @@ class Pool:
         self.trouble: str | None = None
 
     def by_state(self) -> dict[WorkerState, list[Worker]]:
-        """Every live worker, by the state that it is in; idle ones in the order in which they became so."""
+        """Every live worker, by state; idle ones longest idle first."""
         return {
             "pristine": [*self._pristine],
             "idle": [*self._idle.values()],
@@ -111,7 +110,7 @@ class Pool:
         }
 
     def counts(self) -> dict[str, int]:
-        """How many workers are in which state."""
+        """The number of workers in each state."""
         return {state: len(workers) for state, workers in self.by_state().items()}
 
     def live(self) -> list[Worker]:
@@ -119,20 +118,20 @@ class Pool:
         return list(chain.from_iterable(self.by_state().values()))
 
     async def lease(self, tenant: str, cpu_s: float, *, nested: bool = False) -> Worker:
-        """A worker for one run of this tenant that may use `cpu_s`: its own idle one, else a pristine one.
+        """A worker for one run of this tenant that may use `cpu_s`: an idle one of the tenant, else a pristine one.
 
-        `nested` says that another leased run waits for this one, which makes room for one more idle worker.
-        The caller ends the lease with `give_back`, whatever happens. Raises NoWorker.
+        `nested`: another leased run waits for this one, which raises the bound on idle workers.
+        The caller must end the lease with `give_back`. Raises NoWorker.
         """
         worker = self._take_idle(tenant, cpu_s) or self._take_pristine() or await self._spawn_for_lease()
         if nested:
-            self._places = self.settings.workers + self.settings.aside + self.settings.nested_places[0]
+            self._places = self.settings.workers + self.settings.suspended + self.settings.nested_places[0]
         worker.tenant = tenant
         self._leased[worker.serial] = worker
         return worker
 
     def give_back(self, worker: Worker, *, clean: bool) -> None:
-        """End a lease. Only a worker that answered a run cleanly, by its own tenant, is used again."""
+        """End a lease. Only a worker that ended its run cleanly is used again, by the same tenant."""
         del self._leased[worker.serial]
         recycle = (
             clean
@@ -149,7 +148,7 @@ class Pool:
         self._trim()
 
     def _take_idle(self, tenant: str, cpu_s: float) -> Worker | None:
-        for worker in reversed(self._idle.values()):  # the one used last: its caches are warm
+        for worker in reversed(self._idle.values()):  # the most recently used: its caches are warm
             if worker.tenant != tenant:
                 continue
             if not worker.alive or worker.cpu_s() + cpu_s > self.settings.lifetime_cpu_s:
@@ -168,7 +167,7 @@ class Pool:
         return None
 
     def _trim(self) -> None:
-        """Idle workers of tenants may fill the places that leases leave free, no more."""
+        """Retire idle workers, longest idle first, until leased and idle ones are within `_places`."""
         while self._idle and len(self._idle) + len(self._leased) > self._places:
             worker = self._idle.popitem(last=False)[1]
             worker.settle()
@@ -206,7 +205,7 @@ class Pool:
         return worker
 
     async def _current_zygote(self) -> Zygote:
-        """The zygote, or a new one when it has ended or forked enough. An old one ends with its last leased worker."""
+        """The zygote, or a new one when it has ended or forked enough. The old one ends with its last leased worker."""
         async with self._renewing:
             zygote = self._zygote
             if zygote is None or zygote.lost.is_set() or zygote.forks >= self.settings.forks_per_zygote:
@@ -220,7 +219,7 @@ class Pool:
                     del self._idle[worker.serial]
                     worker.settle()
                     self._retire(worker)
-                self._refill.set()  # also when it is for a lease that the zygote was replaced
+                self._refill.set()  # a lease, too, may have replaced the zygote
             assert self._zygote is not None
             return self._zygote
 
@@ -236,9 +235,9 @@ class Pool:
                 log.error("the zygote ended; its workers ended with it")
 
     def inspect(self) -> list[tuple[Worker, str]]:
-        """Measure and charge the workers that have no run, and end those that do what no honest one does without one.
+        """Measure and charge the workers that have no run, and retire those that compute or grow without one.
 
-        Returns those, each with what it did.
+        Returns the retired workers, each with what it did.
         """
         caught = []
         for worker in [*self._pristine, *self._idle.values()]:
@@ -260,7 +259,7 @@ class Pool:
         self._closing.pop(worker.serial, None)
 
     async def keep_reserve(self) -> None:
-        """Keep the pristine reserve full, so that a lease does not wait for a fork. Runs until cancelled."""
+        """Keep the pristine reserve full, so that leases do not wait for a fork. Runs until cancelled."""
         pause = _BACKOFF_S[0]
         while True:
             self._refill = trio.Event()
@@ -280,7 +279,7 @@ class Pool:
             await self._refill.wait()
 
     async def close(self) -> None:
-        """End every worker and wait until it is reaped. For the end of the engine: leases are over by then."""
+        """End every worker and wait until it is reaped. Called at the end of the engine, when no lease is left."""
         self._closed = True
         for worker in [*self._pristine, *self._idle.values(), *self._leased.values()]:
             self._retire(worker)
@@ -294,7 +293,7 @@ class Pool:
 
 @asynccontextmanager
 async def open_pool(settings: PoolSettings) -> AsyncIterator[Pool]:
-    """A pool with at least one confined worker in it. Raises NoWorker when not even one can be made."""
+    """A pool that holds at least one confined worker. Raises NoWorker when not even one can be made."""
     failed: NoWorker | None = None
     async with trio.open_nursery() as nursery:
         pool = Pool(settings, nursery)

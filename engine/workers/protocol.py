@@ -1,4 +1,5 @@
-"""One worker's conversation: the only judge of what a worker may say now. No pipe, no clock: bytes in, messages out."""
+"""The protocol of one worker, seen from the supervisor: which message is legal now. No pipe, no clock: bytes in,
+messages out. Nothing else judges what a worker sends."""
 
 import math
 
@@ -21,29 +22,29 @@ from sandbox.wire.messages import (
     State,
 )
 
-# What a message costs beside its value: tags, names, a traceback.
+# Bytes of a message besides its value: tags, names, a traceback.
 _ENVELOPE_BYTES = 64 * KIB
-# Told to the prelude, which drops what goes beyond; a worker that sends more is not running the prelude.
+# Sent to the prelude, which drops further calls; a worker that sends more is not running the prelude.
 MAX_PROGRESS = 1_000
-# What the prelude sends of a message of progress, and of an error and its traceback, in bytes (log.lua, failure.lua).
-# `sandbox.vm` may write more than was given: what is not UTF-8 takes three bytes, and names of fields become longer.
+# The prelude cuts the text of a progress message, an error and its traceback to so many bytes (log.lua, failure.lua).
+# `sandbox.vm` may make them longer: a byte that is not UTF-8 becomes three, and names of fields grow.
 MAX_PROGRESS_BYTES = 512
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 8_192, 32_768
-# Payloads of at most this size are decoded without a look at what they are.
+# Payloads up to this size are decoded without a check of their head.
 _SMALL_BYTES = 4 * KIB
-# How many pieces of a frame may come one after the other beside those of at least this size: the kernel hands a large
-# frame on page by page, and a worker that sends single bytes would have us read each.
+# Bound on the reads of a run that complete no frame, not counting those of at least this size: the kernel delivers a
+# large frame page by page, but a worker that sends single bytes would cost a read for each.
 _PIECES, _PIECE_BYTES = 1_024, 1_024
-# Host calls that one run may have under way at once; the prelude holds more of them back (parallel.lua, AT_ONCE).
+# Host calls that one run may have under way at once; the prelude queues the rest (parallel.lua, AT_ONCE).
 MAX_SIDE_BY_SIDE = 64
 
 
-# What is bounded by its frame alone.
+# Messages that only their frame bounds.
 _FREE = frozenset({HostCall, Done, Failed, Ready})
 
 
-# How a message begins in the only form in which our encoder writes it, and how large its payload may be beside the
-# limit that it names (`Limits`). What begins in another way is no message of the prelude's.
+# The head of each message in the one form that our encoder writes, the limit that bounds its payload (`Limits`), and
+# the bytes allowed beyond that. A payload with another head was not sent by the prelude.
 _LARGEST: dict[bytes, tuple[str | None, int]] = {
     b"\x93\xa5ready": (None, 16 * KIB),
     b"\x93\xa4call": ("output_bytes", _ENVELOPE_BYTES),
@@ -56,7 +57,7 @@ _LARGEST: dict[bytes, tuple[str | None, int]] = {
 
 
 class ProtocolViolation(Exception):
-    """The worker said what it may not say. Its state cannot be trusted: it is killed, and the event is reported."""
+    """The worker sent what is illegal now. Its state cannot be trusted: it is killed, and the event is reported."""
 
 
 class Conversation:
@@ -65,17 +66,17 @@ class Conversation:
     def __init__(self) -> None:
         self.state = State.STARTING
         self._decoder = FrameDecoder(_ENVELOPE_BYTES)
-        # Budgets of the run under way, counted down; set anew by every Run.
+        # Budgets of the present run, counted down; reset by every Run.
         self._log_bytes = 0
         self._progress = 0
         self._pieces = 0
         self._limits = DEFAULTS
-        # Invariant: the numbers of the run's calls that are under way, and the highest that it has used.
+        # Invariant: the numbers of the run's calls that are under way, and the highest number used so far.
         self._under_way: set[int] = set()
         self._last_call = 0
 
     def begin(self, message: Run, limits: Limits) -> None:
-        """A Run is about to be sent: bound what may come back."""
+        """A Run is about to be sent: set the bounds of its answer."""
         if not self._decoder.idle:
             raise ProtocolViolation("the worker sent something between two runs")
         self._decoder.maximum = max(limits.output_bytes, limits.log_bytes) + _ENVELOPE_BYTES
@@ -88,7 +89,7 @@ class Conversation:
         self.sent(message)
 
     def sent(self, message: messages.ToWorker) -> None:
-        """Record what the supervisor sends. Out of turn it is our own mistake: AssertionError."""
+        """Record a message of the supervisor. An illegal one is a bug of ours: AssertionError."""
         following = TRANSITIONS.get((self.state, type(message)))
         assert following is not None, f"{type(message).__name__} sent in {self.state.name}"
         self.state = following
@@ -96,7 +97,7 @@ class Conversation:
             self._under_way.discard(message.call)
 
     def received(self, data: bytes) -> list[messages.FromWorker]:
-        """The messages that these bytes complete, each legal where it stands. Raises ProtocolViolation."""
+        """The messages that these bytes complete, each legal in its state. Raises ProtocolViolation."""
         try:
             payloads = self._decoder.feed(data)
             if not payloads:
@@ -108,11 +109,11 @@ class Conversation:
             raise ProtocolViolation(f"not a message of this protocol ({type(error).__name__})") from None
 
     def _piece(self, size: int) -> None:
-        """A part of a frame came that completes none."""
+        """Count a read that completed no frame."""
         if size < _PIECE_BYTES:
             self._pieces -= 1
             if self._pieces < 0 and self.state is not State.STARTING:
-                raise ProtocolViolation("its messages come in more pieces than a pipe cuts them into")
+                raise ProtocolViolation("its messages arrive in more pieces than a pipe makes")
 
     def _message(self, payload: bytes) -> messages.FromWorker:
         if len(payload) > _SMALL_BYTES:
@@ -134,7 +135,7 @@ class Conversation:
             self._progress -= 1
             too_long = len(message.message.encode()) > MAX_PROGRESS_BYTES
             if self._progress < 0 or too_long or not math.isfinite(message.fraction):
-                raise ProtocolViolation("more progress, or another, than the prelude sends")
+                raise ProtocolViolation("more progress than the prelude sends, or in another form")
         elif isinstance(message, HostCalls):
             self._start(message)
         self.state = following
@@ -143,7 +144,7 @@ class Conversation:
     def _start(self, message: HostCalls) -> None:
         for number, _, _ in message.calls:
             if number <= self._last_call:
-                raise ProtocolViolation("a number of a host call that was used before")
+                raise ProtocolViolation("the number of an earlier host call")
             self._last_call = number
             self._under_way.add(number)
         if not 1 <= len(self._under_way) <= MAX_SIDE_BY_SIDE:
@@ -173,9 +174,9 @@ def _judge_calls(payload: bytes, place: int) -> None:
         if payload[place : place + 1] != b"\x93":
             raise ProtocolViolation("a host call that is not a number, a name and arguments")
         place = _name_ends(payload, _number_ends(payload, place + 1))
-        # The arguments: bytes, whose length the decoder holds against what there is.
+        # The arguments: bytes, whose length the decoder checks against the payload.
         if not (width := _BYTES.get(payload[place : place + 1], 0)):
-            raise ProtocolViolation("arguments of a host call that are no bytes")
+            raise ProtocolViolation("arguments of a host call that are not bytes")
         place += 1 + width + int.from_bytes(payload[place + 1 : place + 1 + width], "big")
 
 
@@ -189,7 +190,7 @@ def _list_length(payload: bytes, place: int) -> tuple[int, int]:
         return first & 15, place + 1
     width = {0xDC: 2, 0xDD: 4}.get(first)
     if width is None:
-        raise ProtocolViolation("host calls that are no list")
+        raise ProtocolViolation("host calls that are not a list")
     return int.from_bytes(payload[place + 1 : place + 1 + width], "big"), place + 1 + width
 
 
@@ -198,15 +199,15 @@ def _number_ends(payload: bytes, place: int) -> int:
         return place + 1
     size = _NUMBERS.get(payload[place : place + 1])
     if size is None:
-        raise ProtocolViolation("a host call whose number is none")
+        raise ProtocolViolation("a host call without a number")
     return place + size
 
 
 def _name_ends(payload: bytes, place: int) -> int:
-    """Where the name of a host call ends: short text, as all of them are."""
+    """Where the name of a host call ends: a short text, as every name is."""
     first = payload[place] if place < len(payload) else 0
     if first & 0xE0 == 0xA0:
         return place + 1 + (first & 31)
     if first == 0xD9 and place + 1 < len(payload):
         return place + 2 + payload[place + 1]
-    raise ProtocolViolation("a host call without a name, or with one that is none of ours")
+    raise ProtocolViolation("a host call without a short name")

@@ -1,4 +1,4 @@
-"""What an engine needs of the limits that its process was started under (ulimit), told before anything is started."""
+"""The resource limits of the process (ulimit) that an engine needs, checked before anything is started."""
 
 import os
 import resource
@@ -8,9 +8,9 @@ from pathlib import Path
 from engine.workers.pool import PoolSettings
 
 MIB = 1 << 20
-# A worker here: its pidfd, both ends of its channel, its status file.
+# Descriptors of the supervisor for a worker: its pidfd, both ends of its channel, its status file.
 FILES_A_WORKER = 4
-# The event loop, two zygotes while one succeeds the other, stores, log, and a few connections.
+# The event loop, two zygotes while one replaces the other, stores, log, and a few connections.
 FILES_BESIDE = 64
 # RLIMIT_AS of a worker beyond the ceiling of `memory_bytes` (sandbox/confine/rlimits.py).
 WORKER_BESIDE_BYTES = 256 * MIB
@@ -22,7 +22,7 @@ PROCESSES_BESIDE = 64
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a process may have: open files, bytes of address space, processes of its user. None: as much as it likes."""
+    """What a process may have: open files, bytes of address space, processes of its user. None: unlimited."""
 
     files: int | None = None
     address_space: int | None = None
@@ -30,7 +30,7 @@ class Bounds:
 
 
 def files_needed(settings: PoolSettings, files_open: int) -> int:
-    """How many descriptors the supervisor has at once, at most, if `files_open` are open before it has any worker."""
+    """The most descriptors that the supervisor has at once, if `files_open` are open before it has any worker."""
     return files_open + settings.at_most * FILES_A_WORKER + FILES_BESIDE
 
 
@@ -40,7 +40,7 @@ def space_needed(settings: PoolSettings) -> int:
 
 
 def shortfall(settings: PoolSettings, bounds: Bounds, files_open: int) -> str | None:
-    """What is missing, in one line for the operator; None where there is enough. `files_open` are open already."""
+    """Which limit is too low, in one line for the operator; None if all suffice. `files_open` are open already."""
     workers, files, space = settings.at_most, files_needed(settings, files_open), space_needed(settings)
     if bounds.files is not None and bounds.files < files:
         return (
@@ -66,7 +66,7 @@ def shortfall(settings: PoolSettings, bounds: Bounds, files_open: int) -> str | 
 
 
 def take(settings: PoolSettings) -> str | None:
-    """Have this process be allowed the files that are needed, up to its hard limit. What is missing then.
+    """Raise the soft limit of open files as far as needed. Returns what `shortfall` finds.
 
     Many systems start programs with a soft limit of 1,024, for those that use select(2): this one does not.
     """
@@ -80,7 +80,7 @@ def take(settings: PoolSettings) -> str | None:
 
 
 def _bounds() -> Bounds:
-    """What this process may have. Root may have any number of processes (getrlimit(2), RLIMIT_NPROC)."""
+    """The bounds of this process. Root may have any number of processes (getrlimit(2), RLIMIT_NPROC)."""
     return Bounds(
         files=_known(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         address_space=_known(resource.getrlimit(resource.RLIMIT_AS)[0]),

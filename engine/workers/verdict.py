@@ -1,4 +1,4 @@
-"""How a run ended, from evidence: the supervisor's mark, the wait status, and only then what the worker claimed.
+"""How a run ended, from evidence: the supervisor's mark, the wait status, and only then the worker's claim.
 
 No text that a script controls decides anything here.
 """
@@ -21,9 +21,9 @@ from sandbox.wire.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Why the supervisor killed a worker. Set before the signal is sent, so that the end of the worker finds it.
+    """Why the supervisor killed a worker. Set before the signal is sent, so that it is there when the end is seen.
 
-    `quota` is set where it was no limit of the run's, but a quota of its tenant's.
+    `quota` is set if a quota of the tenant was exceeded, not a limit of the run.
     """
 
     outcome: Outcome
@@ -50,15 +50,15 @@ class Verdict(msgspec.Struct, frozen=True):
 _CORRUPTION = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
-# Bounds of an answer that no configuration changes, by the name in `error.limit`.
+# Fixed bounds of an answer, by their name in `error.limit`.
 _OF_ANSWERS = {"values": (MAX_VALUES, "count"), "json_bytes": (MAX_JSON_BYTES, "bytes")}
 
-# What the prelude's encoder says stopped it, and the limit behind it.
+# The error kinds of the prelude's encoder, and the limit behind each.
 _OUTPUT_LIMITS = {"output_limit": "output_bytes", "depth_limit": "value_depth"}
 
 
 def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
-    """The worker answered: check what it says."""
+    """The verdict on an answer, once it is checked."""
     if isinstance(answer, Done):
         try:
             return Verdict(Outcome.OK, decode_value(answer.value, limits.values), replaced=answer.replaced)
@@ -88,7 +88,7 @@ def of_large(answer: Done, limits: BoundLimits) -> Generator[None, None, Verdict
 def _refused(refused: ValueRefused, limits: BoundLimits) -> Verdict:
     outcome = Outcome.OUTPUT_LIMIT if refused.limit else Outcome.SCRIPT_ERROR
     use = None
-    if refused.limit in _OF_ANSWERS:  # the same for all scripts, so that they are no limits of a run's
+    if refused.limit in _OF_ANSWERS:  # fixed for all scripts, so not among a run's limits
         bound, unit = _OF_ANSWERS[refused.limit]
         use = LimitUse(refused.limit, bound, None, unit, "engine")
     elif refused.limit is not None:
@@ -97,9 +97,9 @@ def _refused(refused: ValueRefused, limits: BoundLimits) -> Verdict:
 
 
 def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundLimits) -> Verdict:
-    """The worker ended without an answer. `status` is its wait status, None when even the zygote is gone.
+    """The verdict when the worker ended without an answer. `status` is its wait status, None if the zygote ended, too.
 
-    `cpu_s` is what the run had used by then, by the kernel's account.
+    `cpu_s` is the CPU time of the run, from the kernel's clock.
     """
     if mark is not None:
         event = mark.detail if mark.outcome is Outcome.POLICY_VIOLATION else None
@@ -108,10 +108,11 @@ def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundL
     if killer == signal.SIGSYS:
         return _violation("seccomp stopped a system call that is not allowed (SIGSYS)")
     if killer == signal.SIGKILL:
-        # Nobody here sent it: RLIMIT_CPU does when the supervisor was too late; so does a host out of memory.
+        # Without a mark, the supervisor did not send it: RLIMIT_CPU does if the supervisor is late; so does the OOM
+        # killer.
         if cpu_s > limits["cpu_s"]:
             return passed(limits, Mark(Outcome.CPU_LIMIT, "cpu_s", round(cpu_s, 3)))
-        return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed from outside; nothing explains it"))
+        return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed and no limit explains it"))
     name = _signal_name(killer) if killer else "exit"
     event = f"worker ended by {name}" if killer in _CORRUPTION else None
     return Verdict(
@@ -127,7 +128,7 @@ def _signal_name(number: int) -> str:
 
 
 def passed(limits: BoundLimits, mark: Mark) -> Verdict:
-    """The supervisor, or the allocator, stopped the run at a limit."""
+    """The verdict when the supervisor, or the allocator, stopped the run at a limit."""
     if mark.quota is not None:
         quota = mark.quota
         return Verdict(mark.outcome, failure=Failure(quota.message, quota.limit_use(), None, quota.retry_after_s))

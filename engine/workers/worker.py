@@ -1,4 +1,4 @@
-"""One worker as the supervisor holds it: send, receive, deadline, kill, reap."""
+"""The supervisor's side of one worker: send, receive, deadline, kill, reap."""
 
 import errno
 import itertools
@@ -19,7 +19,6 @@ from engine.workers.verdict import Mark, Verdict, of_answer, of_death, of_large
 from engine.workers.zygote import Child, Zygote
 from sandbox.wire import messages
 from sandbox.wire.frame import encode_frame, encode_frame_head
-from sandbox.wire.kept import Kept
 from sandbox.wire.layers import contradicted, parse_status
 from sandbox.wire.limits import MIB, Limits
 from sandbox.wire.messages import (
@@ -36,35 +35,39 @@ from sandbox.wire.messages import (
     State,
 )
 from sandbox.wire.outcome import Outcome
+from sandbox.wire.script_cache import ScriptCache
 
 READ_BYTES = 65536
-# One read holds 4,600 empty lines, which take 15 us each to note: others run after so many.
+# One read holds 4,600 empty lines, which take 15 us each to record: a checkpoint after this many lets other tasks run.
 FORWARDED_AT_ONCE = 512
-# A reply beyond this is not copied into its frame: two copies of 100 MiB take 115 ms in one piece (measured).
+# A larger reply is not copied into its frame: two copies of 100 MiB block the loop for 115 ms (measured).
 LARGE_REPLY_BYTES = 1024 * 1024
-# A worker's memory is read when it has computed for this long since. To touch a page for the first time takes it a
-# quarter of a microsecond, so that a run which is not looked at has not grown by more than a few MiB.
+# Re-read memory once the worker has used this much CPU. First-touching a page takes 0.25 us, so a run that is not
+# measured has grown by a few MiB at most.
 MEMORY_EVERY_CPU_S = 0.001
 # What an honest worker may hold beyond what it held when it was ready. Its Lua state: `memory_bytes` as Lua counts
-# them, which malloc(3) rounds up to at most 1.9 times as much (26 bytes of a short string take 48). Values on their
-# way: in pieces, whole, cut from the frame, decoded, and as Lua's own, each at most the largest that its limits let
-# through. And 64 MiB: arguments, the compiler, fragmentation.
+# them, which malloc(3) rounds up to at most 1.9 times as much (26 bytes of a short string take 48). Five copies of a
+# value in transit: in pieces, whole, cut from the frame, decoded, and as a Lua value, each at most the largest that the
+# limits allow. And 64 MiB for arguments, the compiler, fragmentation.
 LUA_ROUNDED_UP, COPIES, SLACK_BYTES = 2, 5, 64 * MIB
-# What an honest worker computes after its answer: it frees the state (0.2 s for 64 MiB of strings, 1.4 for 512), and
-# compiles the script to keep it. That takes 0.02 s a MiB, or whatever a script full of labels takes: as long as its run
-# took for the same, and twice that is allowed.
+# CPU time of an honest worker after its answer: it frees the state (0.2 s for 64 MiB of strings, 1.4 for 512), and
+# compiles the script for its cache. That takes 0.02 s a MiB, or much longer for a script full of labels, but no longer
+# than the compilation in the run took; twice the run is allowed.
 AFTER_ANSWER_S, AFTER_ANSWER_S_PER_BYTE, AFTER_ANSWER_RUNS = 0.5, 1 / (128 * MIB), 2
-# Confinement takes milliseconds; on a machine so loaded that it takes this long, nothing could be served anyway.
+# Confinement takes milliseconds; a machine so loaded that it takes this long could not serve anything anyway.
 READY_TIMEOUT_S = 10.0
 
 
-# Names workers across zygotes, each of which counts its own from one.
+# Numbers workers across zygotes, each of which counts its own from one.
 _serials = itertools.count(1)
 
 
 class Sinks(Protocol):
-    """Where a run's messages go. `on_call` answers one host call (ok, msgpack value or error text); `on_taken` hears of
-    each answer that the worker has; what `on_log` returns is awaited before anything else is read."""
+    """The receiver of a run's messages.
+
+    `on_call` answers one host call (ok, msgpack value or error text). `on_taken` is called for each answer once it is
+    sent. What `on_log` returns is awaited before anything else is read.
+    """
 
     async def on_call(self, call: HostCall, /) -> HostReply: ...
 
@@ -76,54 +79,55 @@ class Sinks(Protocol):
 
 
 class Payer(Protocol):
-    """Who is charged for what a worker computes beside runs."""
+    """Charged for what a worker computes between runs."""
 
     def pay(self, cpu_s: float, /) -> None: ...
 
 
 class WorkerLost(Exception):
-    """The worker ended before it was ready. Its text says how."""
+    """The worker ended before it was ready. The text says how."""
 
 
 class Worker:
-    """A confined process and the conversation with it. Whoever holds it ends with `close`."""
+    """A confined process and the conversation with it. Its owner must call `close`."""
 
     def __init__(self, child: Child, zygote: Zygote) -> None:
         self.serial = next(_serials)
         self.zygote = zygote
         self._child = child
         self._conversation = Conversation()
-        # Why we killed it, if we did. Written before the signal is sent, so that whoever sees the end finds the reason
+        # Why we killed it, if we did. Written before the signal is sent, so that the mark is there when the end is seen
         # (swapping the two fails test_deadline_is_not_a_crash).
         self.mark: Mark | None = None
         self.layers: tuple[LayerReport, ...] = ()
-        self.tenant: str | None = None  # whom it serves; set by the first lease, never changed
+        self.tenant: str | None = None  # set by the first lease, never changed
         self.closed = trio.Event()  # reaped, and its descriptors given back
         self.runs = 0
-        # What it has of scripts, as it keeps them itself (`sandbox.worker`).
-        self.kept: Kept[Literal[True]] = Kept()
+        # A mirror of the worker's own cache (`sandbox.worker`).
+        self.scripts: ScriptCache[Literal[True]] = ScriptCache()
         self._cpu_at_begin_s = 0.0  # `cpu_s` when its last run began
-        self._run_cpu_s: float | None = 0.0  # what that used, None while it is under way
-        # CPU seconds that the supervisor spent on the answer of the last run, if that was a large one.
+        self._run_cpu_s: float | None = 0.0  # CPU seconds of that run, None while it is under way
+        # CPU seconds that the supervisor spent on the last run's answer, if that was large.
         self.judging_cpu_s = 0.0
-        # Invariant: what it has computed up to `_settled_cpu_s` was charged to a run or to `payer`, or was nobody's:
-        # its start. `owed_s` is what lay between that and the begin of the run under way, for whose turn it is.
+        # Invariant: CPU time up to `_settled_cpu_s` was charged to a run or to `payer`, or is the worker's start, which
+        # no tenant pays. `owed_s` is the time between that and the start of the present run, whose turn is charged.
         self.payer: Payer | None = None
         self._settled_cpu_s = 0.0
         self.owed_s = 0.0
-        # What it may hold: grows with the limits of the runs that it has served, as freed memory may stay with it.
+        # Bound on its resident memory: grows with the limits of the runs it has served, as malloc may retain freed
+        # memory.
         self.memory_bound = 0
         self._most_lua_bytes = 0
         self._bound_for: Limits | None = None
-        # When it was ready.
+        # As measured when it was ready.
         self._pristine_cpu_s = 0.0
         self._pristine_bytes = 0
         self.bytes_out = 0
-        # As last measured, and its CPU time then.
+        # As last measured, with its CPU time at that moment.
         self.resident_bytes = 0
         self.peak_memory_bytes = 0
         self._measured_at_cpu_s = 0.0
-        # The scope of the run under way: left early when the worker dies while it waits for us.
+        # The scope of the present run: cancelled when the worker dies while it waits for us.
         self._run_scope: trio.CancelScope | None = None
         child.on_end = self._on_end
         for fd in (child.to_worker, child.from_worker):
@@ -138,7 +142,7 @@ class Worker:
         self._cpu_clock = (~self.pid << 3) | 2
 
     async def ready(self) -> None:
-        """Wait until it is confined and says so. Raises WorkerLost."""
+        """Wait until the worker reports that it is confined. Raises WorkerLost."""
         with trio.move_on_after(READY_TIMEOUT_S):
             while data := await self._read():
                 try:
@@ -157,7 +161,7 @@ class Worker:
         raise WorkerLost(f"a new worker was not ready ({_status_text(self._child.status)})")
 
     def _check_layers(self) -> None:
-        """Hold what the worker says of itself against what the kernel says of it. Raises WorkerLost."""
+        """Check the worker's report of its layers against the kernel's. Raises WorkerLost."""
         try:
             status = parse_status(os.pread(self._status, 8192, 0).decode())
         except OSError as error:
@@ -167,14 +171,14 @@ class Worker:
                 raise WorkerLost(f"a new worker claims the layer {layer.name}, but its {against}")
 
     def _be_pristine(self) -> None:
-        """It is ready: what it used and holds by now is no tenant's."""
+        """Note its CPU time and memory at the end of its start, which no tenant is charged for."""
         self._settled_cpu_s = self._cpu_at_begin_s = self._pristine_cpu_s = self.cpu_s()
         self.measure_memory()
         self._pristine_bytes = self.resident_bytes
         self.memory_bound = self._pristine_bytes + SLACK_BYTES
 
     def begin(self) -> None:
-        """A run begins now: what it uses is counted from here, and what it used since the last one is `owed_s`."""
+        """A run begins: its CPU time counts from here; what the worker used since the last run is `owed_s`."""
         self.runs += 1
         self.bytes_out = 0
         self.judging_cpu_s = 0.0
@@ -182,13 +186,13 @@ class Worker:
         self.owed_s = max(0.0, self._cpu_at_begin_s - self._settled_cpu_s)
 
     def end(self) -> None:
-        """The run has ended: measure it. What the worker does from here on is no part of it."""
+        """The run has ended: measure it. What the worker does from here on is not counted as the run's."""
         self._run_cpu_s = self.run_cpu_s()
         self._settled_cpu_s = self._cpu_at_begin_s + self._run_cpu_s
         self.measure_memory()
 
     def settle(self) -> None:
-        """Between runs: measure it, and charge what it used since it was last charged for to whom it served last."""
+        """Between runs: measure the worker, and charge what it has used since the last charge to its last turn."""
         now = self.cpu_s()
         self._measure_memory(now)
         spent, self._settled_cpu_s = now - self._settled_cpu_s, now
@@ -196,7 +200,7 @@ class Worker:
             self.payer.pay(spent)
 
     def misdeed(self) -> str | None:
-        """Between runs: what it did since the last one that no honest worker does, as last measured."""
+        """Between runs: what it has done since the last run that no honest worker does, as last measured; or None."""
         run_s = self.run_cpu_s()
         after_answer_s = self._settled_cpu_s - self._cpu_at_begin_s - run_s
         bound_s = AFTER_ANSWER_S + self._most_lua_bytes * AFTER_ANSWER_S_PER_BYTE + run_s * AFTER_ANSWER_RUNS
@@ -207,7 +211,7 @@ class Worker:
         return None
 
     def hold_memory(self) -> None:
-        """End the run under way if the worker holds more memory than the allocator lets any script have."""
+        """Kill the worker if it holds more memory than the allocator lets any script have."""
         self.measure_memory()
         if self.resident_bytes > self.memory_bound:
             self.kill(Mark(Outcome.MEMORY_LIMIT, "memory_bytes", self.resident_bytes - self._pristine_bytes))
@@ -220,7 +224,7 @@ class Worker:
         self.memory_bound = max(self.memory_bound, own)
 
     def run_cpu_s(self) -> float:
-        """CPU seconds of the run under way, or of the last one."""
+        """CPU seconds of the present run, or of the last one."""
         if self._run_cpu_s is not None:
             return self._run_cpu_s
         return max(0.0, self.cpu_s() - self._cpu_at_begin_s)
@@ -228,7 +232,7 @@ class Worker:
     async def run(self, message: Run, limits: BoundLimits, sinks: Sinks) -> Verdict:
         """One run, between `begin` and `end`. Afterwards the worker has answered cleanly, or has ended and was reaped.
 
-        Cancellation, and whatever a sink raises, leaves it in an unknown state: it is killed.
+        Cancellation, or an exception of a sink, leaves the worker in an unknown state: it is killed.
         """
         try:
             return await self._run(message, limits, sinks)
@@ -266,7 +270,7 @@ class Worker:
             return of_answer(answer, limits)
         pieces = of_large(answer, limits)
         while True:
-            await trio.lowlevel.checkpoint()  # the first one: taking 16 MiB out of the buffer has cost 10 ms already
+            await trio.lowlevel.checkpoint()  # also before the first piece: cutting 16 MiB from the buffer took 10 ms
             began_s = time.thread_time()
             try:
                 next(pieces)
@@ -276,7 +280,7 @@ class Worker:
                 self.judging_cpu_s += time.thread_time() - began_s
 
     def _expect_silence(self) -> None:
-        """Nothing may be waiting for us: it would be taken for the answer of the run to come."""
+        """Check that no input is pending: it would be taken for the answer of the next run."""
         try:
             if os.read(self._child.from_worker, READ_BYTES):
                 raise ProtocolViolation("the worker sent something between two runs")
@@ -284,13 +288,13 @@ class Worker:
             pass
 
     def _on_end(self) -> None:
-        """It ended. If it was waiting for a host call, nobody wants the answer any more."""
+        """It ended. If it was waiting for a host call, no one reads the answer any more."""
         if self._run_scope is not None and self._conversation.state is State.AWAITING_REPLY:
             self._run_scope.cancel()
 
     async def _converse(self, sinks: Sinks) -> Done | Failed | None:
         message = await self._next(sinks)
-        while isinstance(message, HostCall):  # most runs: one call at a time, answered without a task of its own
+        while isinstance(message, HostCall):  # most runs: one call at a time, which needs no task
             await self._reply(await sinks.on_call(message), sinks)
             message = await self._next(sinks)
         if not isinstance(message, HostCalls):
@@ -308,7 +312,7 @@ class Worker:
     async def _converse_side_by_side(
         self, message: HostCall | HostCalls | Done | Failed | None, sinks: Sinks, nursery: trio.Nursery
     ) -> Done | Failed | None:
-        # Unbounded is bounded here: a call is under way until its reply was taken (MAX_SIDE_BY_SIDE).
+        # An unbounded channel, bounded by the protocol: a call counts until its reply was sent (MAX_SIDE_BY_SIDE).
         finished, replies = trio.open_memory_channel[HostReply](math.inf)
 
         async def answer(number: int, call: HostCall) -> None:
@@ -331,7 +335,7 @@ class Worker:
         sinks.on_taken(reply)
 
     async def _next(self, sinks: Sinks) -> HostCall | HostCalls | Done | Failed | None:
-        """The next message that is not just handed on. None when the channel has closed."""
+        """The next message that needs an action; log lines and progress are forwarded. None when the channel closes."""
         while data := await self._read():
             self.bytes_out += len(data)
             for number, message in enumerate(self._conversation.received(data), 1):
@@ -343,31 +347,31 @@ class Worker:
                             await later
                     case Progress():
                         sinks.on_progress(message)
-                    case HostCall() | HostCalls() | Done() | Failed():  # the last one: nothing may follow it
+                    case HostCall() | HostCalls() | Done() | Failed():  # nothing may follow it
                         return message
         return None
 
     @property
     def awaiting(self) -> bool:
-        """Whether it waits for the answer to a host call, and computes nothing meanwhile."""
+        """Whether it waits for the answer to a host call, and so computes nothing."""
         return self._conversation.state is State.AWAITING_REPLY
 
-    def halt(self) -> None:
-        """Stop it where it is (SIGSTOP). It keeps everything and uses no CPU time until `proceed`."""
+    def suspend(self) -> None:
+        """Stop the process (SIGSTOP). It keeps its memory and uses no CPU time until `resume`."""
         self._child.signal(signal.SIGSTOP)
 
-    def proceed(self) -> None:
-        """Let it go on after `halt`."""
+    def resume(self) -> None:
+        """Continue the process after `suspend` (SIGCONT)."""
         self._child.signal(signal.SIGCONT)
 
     def kill(self, mark: Mark) -> None:
-        """SIGKILL, for this reason. The first reason stays."""
+        """Send SIGKILL. Of several reasons, the first is kept."""
         if self.mark is None:
             self.mark = mark
         self._child.signal(signal.SIGKILL)
 
     async def close(self) -> None:
-        """Kill it if it lives, wait until it is reaped, give back its descriptors. Cannot be cancelled half-way."""
+        """Kill it if it is alive, wait until it is reaped, close its descriptors. Cannot be cancelled half-way."""
         self.kill(Mark(Outcome.CANCELLED))
         with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
             await self._child.ended.wait()
@@ -383,13 +387,13 @@ class Worker:
         """CPU seconds it has used since its fork; the last known figure once it was reaped."""
         try:
             return time.clock_gettime(self._cpu_clock)
-        except OSError:  # reaped: the number may be somebody else's soon
+        except OSError:  # reaped: its pid may soon be another process's
             return self._child.cpu_s
 
     def measure_memory(self) -> None:
-        """Read resident bytes now, and the most there ever were (VmRSS and VmHWM of proc_pid_status(5); 8 us).
+        """Read resident bytes, and their peak (VmRSS and VmHWM of proc_pid_status(5); 8 us).
 
-        After a run that has computed too little to touch much memory, what was read last stands.
+        After too little CPU time to have touched much memory, the last figures stand.
         """
         self._measure_memory(self._cpu_at_begin_s + self.run_cpu_s())
 
@@ -404,11 +408,11 @@ class Worker:
             self.resident_bytes, self.peak_memory_bytes = 0, self._child.peak_memory_bytes
 
     async def wait(self) -> None:
-        """Wait until it has ended and was reaped."""
+        """Wait until the process has ended and is reaped."""
         await self._child.ended.wait()
 
     async def _ended(self) -> None:
-        """Wait for a worker that we know to be ending. One that closed its channel and lives on is killed."""
+        """Wait for a worker that is ending. One that closed its channel and stays alive is killed."""
         with trio.move_on_after(0.1) as scope:
             await self._child.ended.wait()
         if scope.cancelled_caught:
@@ -439,24 +443,24 @@ class Worker:
                 continue
             if sent == len(data):
                 return
-            # Nearly every message is one write. A large one is many, as the pipe takes it: what is left is not copied.
+            # Nearly every message is one write. A large one takes many; the rest of it is not copied each time.
             data = memoryview(data)[sent:]
 
 
 def reply_parts(reply: HostReply) -> tuple[bytes, bytes, bytes]:
-    """The frame of a reply in three parts, of which the second is the value itself."""
+    """The frame of a reply in three parts; the second is the value itself, not a copy."""
     empty = messages.encode(HostReply(reply.ok, b"", reply.call))
-    before, after = empty.split(b"\xc4\x00", 1)  # msgpack's empty bytes; nothing before them holds such
+    before, after = empty.split(b"\xc4\x00", 1)  # msgpack's empty bytes; the part before cannot contain them
     before += b"\xc6" + len(reply.value).to_bytes(4, "big")
     return encode_frame_head(len(before) + len(reply.value) + len(after)) + before, reply.value, after
 
 
 def _pid_of(pidfd: int) -> int:
-    """The process's number as we know it, whatever namespace it lives in (pidfd_open(2), fdinfo)."""
+    """The process's pid in our namespace, whatever its own (pidfd_open(2), fdinfo)."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         if line.startswith("Pid:"):
             return int(line.split()[1])
-    raise ProcessLookupError(errno.ESRCH, "the kernel does not tell its number")
+    raise ProcessLookupError(errno.ESRCH, "the kernel does not report its pid")
 
 
 def _kib(text: bytes, field: bytes) -> int:

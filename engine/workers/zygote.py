@@ -1,4 +1,4 @@
-"""The supervisor's side of one zygote: start it, ask it for workers, hear of those that ended."""
+"""The supervisor's side of one zygote: start it, request workers, receive their exits."""
 
 import array
 import contextlib
@@ -22,12 +22,12 @@ from sandbox.wire.messages import Exited, Fork, Forked, Hello
 
 log = structlog.get_logger("engine.zygote")
 
-# Warm-up takes about 0.1 s on an idle machine; a zygote that says nothing for so long never will.
+# Warm-up takes about 0.1 s on an idle machine; a zygote that is silent for this long has failed.
 START_TIMEOUT_S = 20.0
 FORK_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
-# Nothing of our environment, which holds secrets; the C library opens the zone file otherwise (under seccomp: SIGSYS).
-# The allocator keeps the small blocks of one Lua state at hand for the next (glibc; 6 to 10 % of a run, measured).
+# None of our environment, which holds secrets. Without TZ the C library opens the zone file (under seccomp: SIGSYS).
+# The allocator caches the small blocks of one Lua state for the next (glibc; 6 to 10 % of a run, measured).
 _ENVIRONMENT = {
     "TZ": "UTC0",
     "LANG": "C.UTF-8",
@@ -45,14 +45,14 @@ main(*map(int, sys.argv[1:4]), sys.argv[4])
 
 
 class ZygoteLost(Exception):
-    """The zygote did not start, or ended, or could not fork. Its text says what was seen. A new one may do better."""
+    """The zygote did not start, or ended, or could not fork. The text says what was seen. A new one may succeed."""
 
 
 @dataclass(eq=False, slots=True)
 class Child:
     """One forked worker: three descriptors that we own until `close`, and how it ended once `ended` is set.
 
-    `status` is a wait status; None after `ended` means that the zygote went first and nobody reaped for us.
+    `status` is a wait status; None after `ended` means that the zygote ended first, so the status was not collected.
     """
 
     serial: int
@@ -67,19 +67,19 @@ class Child:
     peak_memory_bytes: int = 0
 
     def end(self) -> None:
-        """Tell whoever waits that it has ended."""
+        """Set `ended` and call `on_end`."""
         self.ended.set()
         if self.on_end is not None:
             self.on_end()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it is there to take one. Never hits another process: the pidfd is this one's."""
+        """Send it a signal, if it is alive. Cannot reach another process: a pidfd is never reused."""
         if self.open and not self.ended.is_set():
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def close(self) -> None:
-        """Give back the descriptors. It ends, if it has not: its channel is closed."""
+        """Close the descriptors. A live worker then ends, as its channel is closed."""
         self.open = False
         for fd in (self.to_worker, self.from_worker, self.pidfd):
             trio.lowlevel.notify_closing(fd)
@@ -87,11 +87,11 @@ class Child:
 
 
 class Zygote:
-    """A running zygote. Make one with `open_zygote`; every worker it made has ended when that block is left."""
+    """A running zygote. Made by `open_zygote`; all its workers have ended when that block is left."""
 
     def __init__(self, control: trio.socket.SocketType) -> None:
         self._control = control
-        # Invariant: the workers that were handed out and have not ended.
+        # Invariant: exactly the workers that have arrived and not ended.
         self._children: dict[int, Child] = {}
         self._forks: dict[int, trio.MemorySendChannel[Child | str]] = {}
         self.lost = trio.Event()
@@ -100,7 +100,7 @@ class Zygote:
         self._done = trio.Event()
 
     def retire(self) -> None:
-        """It has a successor: nothing more is asked of it, and it ends once its last worker has."""
+        """Take no more forks: a successor does. It ends once its last worker has."""
         self._retired = True
         self._note_done()
 
@@ -127,7 +127,7 @@ class Zygote:
         except (OSError, trio.TooSlowError, trio.EndOfChannel) as error:
             raise ZygoteLost(f"the zygote did not fork: {type(error).__name__}") from None
         finally:
-            # A child that arrives for a caller who went away is closed by _arrived: without its channel it ends.
+            # A child whose caller was cancelled is closed by _arrived, and ends as its channel is closed.
             self._forks.pop(serial, None)
             self._note_done()
         if isinstance(answer, str):
@@ -135,7 +135,7 @@ class Zygote:
         return answer
 
     async def listen(self) -> None:
-        """Take what the zygote says until it ends; then every worker of it has ended, too (parent-death signal)."""
+        """Receive the zygote's messages until it ends; then its workers have ended, too (parent-death signal)."""
         try:
             while True:
                 packet, ancillary, _, _ = await self._control.recvmsg(
@@ -155,7 +155,7 @@ class Zygote:
         finally:
             self.lost.set()
             for child in list(self._children.values()):
-                # The kernel is killing them with their zygote; not to return before it has.
+                # The kernel kills them with their zygote; kill them here, too, so as not to return before it has.
                 child.signal(signal.SIGKILL)
                 child.end()
             self._children.clear()
@@ -187,7 +187,7 @@ class Zygote:
 async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[str, ...] = ()) -> AsyncIterator[Zygote]:
     """A warmed-up zygote; at the end of the block it and all its workers have ended. Raises ZygoteLost.
 
-    `memory_bytes` and `processes` bound the zygote and all its workers together, where a cgroup can be had.
+    `memory_bytes` and `processes` bound the zygote and all its workers together, if a cgroup is available.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -204,7 +204,7 @@ async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[st
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C at the terminal is for the supervisor alone
+            start_new_session=True,  # Ctrl-C at the terminal must reach the supervisor alone
         )
         theirs.close()
         errors: deque[bytes] = deque(maxlen=20)
@@ -224,7 +224,7 @@ async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[st
             if failed is not None:
                 raise failed
         finally:
-            control.close()  # it ends by itself, its workers with it, and removes its cgroup
+            control.close()  # the zygote then ends with its workers, and removes its cgroup
             with trio.CancelScope(shield=True):  # safe to shield: bounded, and SIGKILL cannot be refused
                 with trio.move_on_after(CLOSE_TIMEOUT_S):
                     await process.wait()
@@ -251,7 +251,7 @@ async def _greet(control: trio.socket.SocketType, process: trio.Process, errors:
 
 
 async def _collect_errors(process: trio.Process, errors: deque[bytes]) -> None:
-    """Keep the last lines the zygote writes to its standard error (a Python traceback, if anything)."""
+    """Keep the last lines of the zygote's standard error (a Python traceback, if any)."""
     assert process.stderr is not None
     rest = b""
     async for data in process.stderr:

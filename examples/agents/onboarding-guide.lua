@@ -2,12 +2,12 @@
 --
 -- Plans the first week of a newcomer from the onboarding documents.
 --
--- Shows: a required argument, both spellings of context.search, results merged without
+-- Shows: a required argument, both forms of context.search, results merged without
 -- duplicates, values from the configuration, and a message at the start of the conversation.
 --
 -- Configuration (all optional):
 --   source        where the onboarding documents are    (default "onboarding")
---   search_limit  hits to ask for                       (default 6)
+--   search_limit  hits of each search                   (default 6)
 --   full_texts    documents whose whole text is given   (default 3)
 
 agent = {}
@@ -98,14 +98,14 @@ function agent.resolve(args, config, context)
     local limit = as_count(config.search_limit, 6)
     local full_texts = as_count(config.full_texts, 3)
 
-    -- What is written for this role? (first spelling: the query, then the options)
+    -- Documents for this role (first form: the query, then the options).
     local for_role = context.search(role .. " onboarding", {
         mode = "keyword",
         limit = limit,
         source = source
     })
 
-    -- What is written for everybody? (second spelling: one table)
+    -- Documents for every role (second form: one table).
     local for_all = context.search({
         query = "welcome, your first week, day by day",
         mode = "keyword",
@@ -120,7 +120,7 @@ function agent.resolve(args, config, context)
     })
     local found = merge({ for_role, for_all, overview })
 
-    -- What does the team look after? Titles are enough: a reading list, not a reading.
+    -- The team's services. Titles are enough for a reading list.
     local team_reading = {}
     if team then
         team_reading = context.search(team .. " team", {
@@ -130,8 +130,8 @@ function agent.resolve(args, config, context)
         })
     end
 
-    -- The best documents are given in full. One that vanished between the search and this call
-    -- is left out: a newcomer without a plan would be worse than a plan without one page.
+    -- The best documents are given in full. One that was deleted between the search and this
+    -- call is left out: a plan without one page is better than no plan.
     local parts = {}
     for i = 1, math.min(full_texts, #found) do
         local ok, doc = pcall(context.get, found[i].id)

@@ -87,7 +87,7 @@ local function section(title, body)
     return "## " .. title .. "\n\n" .. rest
 end
 
--- The hits as sections with their text. Whatever cannot be read is left out and logged.
+-- The hits as sections with their text. Documents that cannot be read are left out and logged.
 local function read(context, hits, max_chars)
     local parts = {}
     for _, hit in ipairs(hits or {}) do
@@ -144,7 +144,7 @@ function agent.resolve(args, config, context)
     })
     local examples = read(context, similar, max_chars)
 
-    -- The style guide: one document, found by what it is called.
+    -- The style guide: one document, found by its title.
     local guides = context.search({
         query = "writing style guide postmortems",
         mode = "keyword",

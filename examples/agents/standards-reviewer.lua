@@ -9,7 +9,7 @@
 --
 -- Configuration (all optional):
 --   source        where the standards are                    (default "standards")
---   search_limit  hits to ask for in each search             (default 4)
+--   search_limit  hits of each search                        (default 4)
 --   budget_chars  bytes of standards in the prompt, in all   (default 12000)
 
 agent = {}
@@ -120,7 +120,7 @@ function agent.resolve(args, config, context)
     local hits = merge(lists)
 
     -- Spend the budget from the best hit downwards. context.get raises an error for a document
-    -- that is gone; pcall turns that into a value, and the review goes on without it.
+    -- that was deleted; pcall turns that into a value, and the review continues without it.
     local parts, titles, left = {}, {}, budget
     for _, hit in ipairs(hits) do
         local title = hit.title or "Untitled"
@@ -152,8 +152,8 @@ function agent.resolve(args, config, context)
         more = "- none"
     end
 
-    -- With standards at hand, the model needs to search and read, nothing else. Without any, it
-    -- should also be able to see which sources there are.
+    -- With standards in the prompt, the model needs only to search and read. Without any, it
+    -- should also be able to list the sources.
     local tools = { "search", "get" }
     if #parts == 0 then
         tools = { "search", "get", "sources" }

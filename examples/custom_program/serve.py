@@ -1,9 +1,9 @@
-"""A program of somebody's own around the engine. Run it from the repository root:
+"""A program that embeds the engine. Run it from the repository root:
 
     .venv/bin/python examples/custom_program/serve.py
 
-It serves what `engine.toml` beside it names, and an agent and a tool that it makes itself. An address to listen on may
-follow, such as 127.0.0.1:8080.
+It serves the agents and tools of the `engine.toml` beside it, and an agent and a tool of its own. An address to listen
+on may follow, such as 127.0.0.1:8080.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""An agent and a tool in Python. They know the shipments of Ferrowharf, which are in a database."""
+"""An agent and a tool in Python, for the database of Ferrowharf's shipments."""
 
 import sqlite3
 from pathlib import Path
@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from engine import CallFailed, Context
 
 HERE = Path(__file__).parent
-# What one statement may cost, in steps of SQLite's machine: a question about ten thousand rows needs about 100,000.
+# Bound on one statement, in steps of SQLite's virtual machine: a query over ten thousand rows needs about 100,000.
 MAX_STEPS = 5_000_000
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
@@ -38,14 +38,14 @@ class RunQuery:
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.executescript((HERE / "shipments.sql").read_text(encoding="utf-8"))
-        # The statements come from models and strangers: from here on nothing but reading, and not for ever.
+        # The statements come from models and untrusted callers: only reads are allowed from here on, and MAX_STEPS.
         self._database.set_authorizer(
             lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
         )
         self._one_at_a_time = trio.CapacityLimiter(1)
 
     async def execute(self, params: Query, context: Context) -> Rows:
-        # The whole server waits while this method does not: what blocks goes to a thread.
+        # A blocking call would stop the whole server, so it runs in a thread.
         found = await trio.to_thread.run_sync(self._ask, params, limiter=self._one_at_a_time)
         context.log.info(f"{len(found.rows)} rows")
         return found
@@ -57,7 +57,7 @@ class RunQuery:
             names = [column[0] for column in cursor.description or ()]
             return Rows(columns=names, rows=[list(row) for row in cursor.fetchmany(params.rows)])
         except sqlite3.Error as error:
-            # Shown to the caller, who can mend the statement. The text of any other exception would go to the log.
+            # Shown to the caller, who can correct the statement. The text of any other exception would go to the log.
             raise CallFailed(f"the database says: {error}") from None
 
 

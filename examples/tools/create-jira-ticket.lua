@@ -1,6 +1,6 @@
--- A tool that changes something elsewhere: it creates a Jira ticket, with what the knowledge base has on its subject.
+-- A tool that writes to another system: it creates a Jira ticket that refers to related documents.
 --
--- The operator grants it one host and gives it the credentials (`engine.toml`, [tools.script.create_jira_ticket]).
+-- The operator grants it one host and configures the credentials (`engine.toml`, [tools.script.create_jira_ticket]).
 -- Works with Jira Cloud (e-mail and API token) and with Jira Data Center (user name and password), whose API 2 takes
 -- descriptions as plain text.
 
@@ -39,8 +39,8 @@ local function enriched(params, context)
     return table.concat(lines, "\n"), #hits
 end
 
--- What Jira says against a request: a list of messages, and one message for each field that is wrong. Long ones are left
--- out, not cut: the engine hides credentials in errors, and would not know one by its half.
+-- Jira's errors for a request: a list of messages, and one message for each wrong field. Long ones are left out, not cut:
+-- the engine redacts credentials in errors, and would not recognise one that is cut.
 local function complaints(answer)
     local said = type(answer.json) == "table" and answer.json or {}
     local parts = {}
@@ -75,7 +75,7 @@ function tool.execute(params, context)
         fields.priority = { name = (config.priorities or {})[params.priority] or params.priority }
     end
 
-    -- Sent once: an error after this line does not say whether the ticket exists, so nothing here tries again.
+    -- No retry: after an error here the ticket may or may not exist.
     local answer = http.post(base .. "/rest/api/2/issue", { fields = fields }, {
         headers = { Authorization = http.basic_auth(config.email, config.api_token), Accept = "application/json" },
         timeout = 10,
@@ -85,7 +85,7 @@ function tool.execute(params, context)
     end
     if not answer.ok then error("Jira answered " .. answer.status .. ": " .. complaints(answer), 0) end
 
-    -- Only what looks like the key of a ticket goes on to the caller: an answer is somebody else's text.
+    -- The answer is untrusted text: only the key of a ticket is passed to the caller.
     local key = type(answer.json) == "table" and answer.json.key
     if type(key) ~= "string" or #key > 64 or not key:find("^%u[%u%d_]*%-%d+$") then
         error("Jira answered " .. answer.status .. " without the key of a ticket; look there before trying again", 0)

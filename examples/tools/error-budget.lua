@@ -1,4 +1,4 @@
--- A tool: something a model may call by name with parameters, which the engine checks before this file sees them.
+-- A tool: a model calls it by name with parameters, which the engine checks first.
 --
 -- Computes what is left of a service's error budget, and finds the runbook to open if it is nearly gone.
 

@@ -1,7 +1,8 @@
-"""What a source of documents promises, and which kinds of sources there are.
+"""The interface of connectors, which read sources of documents, and the kinds of them.
 
-A kind is one file here, found by its name: `CONNECTOR` makes one source, and is called with the keys of its table of
-the configuration, `[connectors.KIND.NAME]`, by name. The model of that table is in `engine/config/entries.py`.
+A kind is one file here, found by its name. Its `CONNECTOR` makes one source: it is called with the keys of the table
+`[connectors.KIND.NAME]` of the configuration as keyword arguments. The model of that table is in
+`engine/config/entries.py`.
 """
 
 import pkgutil
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 
 class ConnectorError(Exception):
-    """The source as a whole cannot be read. The text holds no host paths, as clients see it beside the source."""
+    """The source as a whole cannot be read. The text holds no host paths: clients see it with the source."""
 
 
 class Unreadable(Exception):
@@ -24,8 +25,8 @@ class Unreadable(Exception):
 class Found:
     """An item that exists. `source_id` names it within its source, the same at every scan.
 
-    `version` is a cheap mark that changes whenever the item does; empty when there is none to trust, and then the item
-    is read and compared. `updated_at` is in the store's form (`times.canonical_time`).
+    `version` is a cheap mark that changes whenever the item does; without a reliable one it is empty, and the item is
+    read and compared. `updated_at` is in the store's form (`times.canonical_time`).
     """
 
     source_id: str
@@ -35,9 +36,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """An item that exists and cannot be read, or with `below`, a part of the source: every source_id beginning with it.
+    """An item that exists and cannot be read; with `below`, every item whose source_id begins with this one.
 
-    What the store already holds of it stays as it is.
+    What the store already holds of it is kept.
     """
 
     source_id: str
@@ -47,7 +48,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """What was read of an item. Times are in the store's form; `metadata` must be JSON-able."""
+    """The content of an item. Times are in the store's form; `metadata` must be JSON-able."""
 
     body: str
     title: str | None = None
@@ -63,20 +64,20 @@ class Connector(Protocol):
     """One configured source."""
 
     def scan(self) -> AsyncIterator[Found | Skipped]:
-        """Everything there is, in any order. Raises ConnectorError when the list cannot be had whole."""
+        """Every item of the source, in any order. Raises ConnectorError when the list would not be complete."""
         ...
 
     async def read(self, found: Found) -> Item:
-        """The content of one item. Raises Unreadable when this one cannot be had."""
+        """The content of one item. Raises Unreadable when it cannot be read."""
         ...
 
 
 def kinds() -> frozenset[str]:
-    """The kinds that there is a file for. None is imported."""
+    """The kinds that have a file here. No kind is imported."""
     return _kinds(tuple(__path__))
 
 
-@cache  # asked for each configured source whenever the store of a tenant is opened
+@cache  # called for each configured source whenever the store of a tenant is opened
 def _kinds(folders: Iterable[str]) -> frozenset[str]:
     return frozenset(module.name for module in pkgutil.iter_modules(folders))
 

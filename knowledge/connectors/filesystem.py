@@ -21,14 +21,14 @@ from knowledge.times import from_timestamp
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
 DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
 
-# 50 MB, context-harness's default: far above any text a person wrote, below what a chunker should be fed.
+# 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
 DEFAULT_MAX_BYTES = 50_000_000
 
-# Where a title is looked for; parsing more of a large file would cost seconds and find nothing better.
+# A title is searched for in this much of a text; parsing more of a large file would cost seconds and find none better.
 _TITLE_CHARACTERS = 64 * 1024
 
-# A file changed this shortly before it was looked at may change again without any of its times showing it, as kernels
-# stamp files by a coarse clock (and some filesystems by whole seconds). Such a file's version is not trusted.
+# A file that changed this shortly before the scan may change again with the same times: kernels stamp files by a coarse
+# clock (and some filesystems by whole seconds). The version of such a file is not trusted.
 _SETTLED_NS = 3_000_000_000
 
 _CONTENT_TYPES = {".md": "text/markdown", ".markdown": "text/markdown"}
@@ -42,11 +42,11 @@ _MARKDOWN = MarkdownIt("commonmark")
 class FilesystemConnector:
     """Files below `root` whose path, relative to it, matches an include pattern and no exclude pattern.
 
-    Patterns are those of .gitignore; `!` in an exclude takes back an earlier one, the defaults included. With
-    `glob_style` "ctx" they are those of context-harness (`knowledge.globs`), beside the defaults. A source_id is the
-    relative path with `/`. Links are left alone unless `follow_symlinks`, and then may lead out of the root.
-    With `url_prefix` a document's source_url is the prefix and its path; without, None: a `file://` address would tell
-    clients about the host.
+    Patterns are those of .gitignore; `!` in an exclude negates an earlier one, the defaults included. With `glob_style`
+    "ctx" they are those of context-harness (`knowledge.globs`), and the default excludes stay. A source_id is the
+    relative path with `/`. Links are skipped unless `follow_symlinks` is set, and then may lead out of the root.
+    With `url_prefix` a document's source_url is the prefix and its path; without it, None: a `file://` URL would show
+    clients paths of the host.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FilesystemConnector:
         url_prefix: str | None = None,
         glob_style: Literal["gitignore", "ctx"] = "gitignore",
     ) -> None:
-        """Raises ValueError for a pattern that is none."""
+        """Raises ValueError for an invalid pattern."""
         self._root = Path(root)
         try:
             if glob_style == "ctx":
@@ -78,7 +78,7 @@ class FilesystemConnector:
 
     async def scan(self) -> AsyncIterator[Found | Skipped]:
         """Every matching file, sorted by path."""
-        # Abandoned when cancelled: listing changes nothing, and a network filesystem may take its time.
+        # Abandoned when cancelled: listing changes nothing, and a network filesystem may be slow.
         entries = await trio.to_thread.run_sync(lambda: list(self._walk()), abandon_on_cancel=True)
         for entry in sorted(entries, key=lambda entry: entry.source_id):
             yield entry
@@ -97,7 +97,7 @@ class FilesystemConnector:
         yield from self._walk_folder("", ((root.st_dev, root.st_ino),))
 
     def _walk_folder(self, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[Found | Skipped]:
-        """What is in one folder and below. `above` are the folders on the way here: a link to one is a circle."""
+        """The items of one folder and below. `above` are its parent folders: a link to one of them is a loop."""
         try:
             with os.scandir(self._root / prefix) as listing:
                 entries = list(listing)
@@ -162,7 +162,7 @@ class FilesystemConnector:
         )
 
     def _read_bytes(self, source_id: str) -> tuple[bytes, os.stat_result]:
-        """At most one byte more than the limit, and the file's state before it was read."""
+        """The content, at most one byte more than the limit, and the file's state before it was read."""
         with open(self._open(source_id), "rb") as file:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode):
@@ -170,8 +170,8 @@ class FilesystemConnector:
             return file.read(self._max_bytes + 1), info
 
     def _open(self, source_id: str) -> int:
-        # Step by step from the root, refusing links: whoever can write below the root could otherwise swap a folder
-        # for a link between the scan and now. O_NONBLOCK: a pipe put in a file's place must not hold us.
+        # Step by step from the root, refusing links: a process that can write below the root could otherwise swap a
+        # folder for a link between the scan and now. O_NONBLOCK: a pipe put in a file's place must not block us.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         if self._follow:
             return os.open(self._root / source_id, flags)
@@ -193,7 +193,7 @@ def _matcher_of_ctx(globs: Sequence[str]) -> Callable[[str], bool]:
 
 
 def markdown_title(text: str) -> str | None:
-    """The front matter's `title`, else the text of the first level-one heading, looked for near the beginning."""
+    """The front matter's `title`, else the text of the first level-one heading, both near the beginning only."""
     head = text[:_TITLE_CHARACTERS]
     if front := _FRONT_MATTER.match(head):
         for line in front["fields"].splitlines():

@@ -1,8 +1,9 @@
-"""Queries of a store, each in its connection's thread; and what their answers take in the cache."""
+"""Queries of a store, each in its connection's thread; and the sizes of their answers in the cache."""
 
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -22,9 +23,9 @@ from storage.lanes import rows
 # A word in the title counts as four in the text: titles are short and say what a document is about.
 _TITLE_WEIGHT, _TEXT_WEIGHT = 4.0, 1.0
 
-# bm25() is refused where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 sees to that, without
-# the copy that MATERIALIZED would make. Filters come before the limit, so a document that passes them is found however
-# many others rank higher. For the order see ranking.py.
+# SQLite refuses bm25() where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 prevents that,
+# without the copy that MATERIALIZED would make. Filters come before the limit, so a document that passes them is found
+# however many others rank higher. For the order see ranking.py.
 _SEARCH = """
 WITH matches AS (
     SELECT rowid AS chunk, bm25(chunks, {title}, {text}) AS rank FROM chunks WHERE chunks MATCH :any LIMIT -1
@@ -61,14 +62,14 @@ WHERE s.label >= :label AND (s.label > :label OR d.source_id > :source_id)
 ORDER BY s.label, d.source_id LIMIT :limit
 """
 
-# Titles have no index of their own; that of words narrows it down to a few documents, and those without any text.
+# Titles have no index of their own; the index of words leaves a few documents, and those without any text.
 _WORDED = f"d.n IN (SELECT rowid >> {CHUNK_BITS} FROM chunks WHERE chunks MATCH :match)"
 _TITLED = """
 SELECT d.id FROM documents d JOIN sources s ON s.n = d.source
 WHERE ({worded} OR d.chunk_count = 0) AND s.label = :source AND d.title = :title ORDER BY d.id LIMIT :limit
 """
 
-# Sorted only where words narrow it down: without any, the first ones found are as good as others, and cost no scan.
+# Sorted only where words narrow the choice: without any, the first titles found will do, and need no scan.
 _ANY_TITLES = """
 SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
 WHERE d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type)) LIMIT :limit
@@ -81,7 +82,7 @@ ORDER BY d.title LIMIT :limit
 
 
 def is_text(value: str | None) -> bool:
-    """Whether SQLite can hold the text; one with lone surrogates is no text, so nothing stored equals it."""
+    """Whether SQLite can hold the text. It holds none with lone surrogates, so nothing stored equals one."""
     try:
         (value or "").encode()
     except UnicodeEncodeError:
@@ -98,7 +99,7 @@ def _search_sql(terms: int) -> str:
 
 def search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...], terms: int) -> tuple[Hit, ...]:
     """The best chunk of each document that matches, the best first."""
-    with db:  # one moment: the excerpts are of the chunks that were ranked
+    with db:  # one snapshot: the excerpts are of the chunks that were ranked
         found = rows(db, _search_sql(terms), bindings)
         texts = [rows(db, _CHUNK_TEXT, (row[6],))[0][0] for row in found]
     scores = ranking.scores([(bool(row[8]), row[7]) for row in found])
@@ -121,7 +122,7 @@ def search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...]
 class CachedDocument:
     """A document as the cache holds it: its metadata as JSON, because a reader may change the dict that it gets."""
 
-    fields: Mapping[str, Any]  # all the others
+    fields: Mapping[str, Any]  # all other fields
     metadata: str
 
     def document(self) -> Document:
@@ -130,7 +131,7 @@ class CachedDocument:
 
 def get(db: apsw.Connection, document_id: str) -> CachedDocument | None:
     """One document with its chunks."""
-    with db:  # one moment: a document and its chunks are of the same version
+    with db:  # one snapshot: a document and its chunks are of the same version
         found = rows(db, _GET, (document_id,))
         if not found:
             return None
@@ -168,7 +169,7 @@ def titles(db: apsw.Connection, match: str | None, source: str | None, limit: in
 
 
 def digests(db: apsw.Connection, ids: list[str]) -> dict[str, str]:
-    """The hash of each of these documents that is there, by id."""
+    """The hash of each of these documents that exists, by id."""
     sql = "SELECT id, digest FROM documents WHERE id IN (SELECT value FROM json_each(?))"
     return dict(rows(db, sql, (json.dumps(ids),)))
 
@@ -210,15 +211,15 @@ def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
 
 
 def size_on_disk(file: Path) -> int:
-    """The bytes of the file and its log."""
+    """The bytes of the file, which is no link, and its log; 0 if there is none."""
     size = 0
     for path in (file, file.with_name(file.name + "-wal")):
-        if path.exists():
+        with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
 
 
-# --- what kept answers take in memory --------------------------------------------------------------------------------
+# --- sizes of cached answers -----------------------------------------------------------------------------------------
 
 _chunk_text = attrgetter("text")
 _hit_texts = attrgetter("id", "source", "source_id", "title", "snippet", "source_url", "updated_at")

@@ -1,4 +1,4 @@
-"""The tables of a store, and how a file becomes one."""
+"""The tables of a store; creating them, and checking that a file has them."""
 
 import os
 from pathlib import Path
@@ -11,8 +11,8 @@ from storage.lanes import at_once, rows
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x6B6E6F77  # "know": tells our files from other programs' SQLite files
 
-# Chunk i of document n is row n * MAX_CHUNKS + i of the index. So the index alone knows which document a match belongs
-# to, and a document's chunks are one range.
+# Chunk i of document n is row n * MAX_CHUNKS + i of the index, so a match in the index alone says which document it is
+# of, and a document's chunks are one range.
 CHUNK_BITS = MAX_CHUNKS.bit_length() - 1
 
 SCHEMA = f"""
@@ -40,7 +40,7 @@ def chunk_range(n: int) -> tuple[int, int]:
 
 
 def resolved(file: Path, create: bool) -> Path:
-    """The file without links in its path; with `create`, its folder is there then. Raises StoreError."""
+    """The path with links resolved; with `create`, also makes its folder. Raises StoreError."""
     try:
         if file.is_dir():
             raise StoreError(f"{file} is a directory; a store is a file ([db] path)")
@@ -54,7 +54,7 @@ def resolved(file: Path, create: bool) -> Path:
 
 
 def prepare(db: apsw.Connection, file: Path, create: bool) -> None:
-    """Make the writer's file a store, if it is empty and `create` says so."""
+    """Check the writer's file and set its pragmas; with `create`, make an empty file a store."""
     if create and _is_empty(db):
         db.pragma("journal_mode", "wal")
         at_once(_fill, db)
@@ -75,7 +75,7 @@ def _is_empty(db: apsw.Connection) -> bool:
 
 
 def check(db: apsw.Connection, file: Path) -> None:
-    """Raises StoreError unless the file is a store that this version knows."""
+    """Raises StoreError unless the file is a store of a schema that this version reads."""
     if db.pragma("application_id") != APPLICATION_ID:
         what = "is an empty database" if _is_empty(db) else "is another program's SQLite database"
         raise StoreError(f"{file} {what}, not a store; create the store (init or sync), or correct [db] path")

@@ -62,13 +62,13 @@ async def open_store(
     """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
 
     `configured` maps each source label of the configuration to what is wrong with it, or None. `readers` is the number
-    of searches that run side by side. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` is what
-    the store may grow to: a batch that would make it larger is not written.
-    Raises StoreError, naming the path, for a file that is missing, locked, damaged, no store of ours, or too new.
+    of searches that run in parallel. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` bounds
+    the size of the store: a batch that would exceed it is not written.
+    Raises StoreError, naming the path, for a file that is missing, locked, damaged, not a store, or too new.
     """
     given = Path(path)
-    # Links are followed once: all connections, the lock and the log beside the file are of one file, also where a link
-    # is changed meanwhile.
+    # Links are resolved once, so that all connections, the lock and the log beside the file are of one file even if a
+    # link changes meanwhile.
     file = await trio.to_thread.run_sync(schema.resolved, given, create and not readonly)
     async with AsyncExitStack() as stack:
         try:
@@ -94,7 +94,7 @@ async def open_store(
 
 @asynccontextmanager
 async def open_empty_store() -> AsyncIterator["SqliteStore"]:
-    """A store without documents, in memory and for reading: what there is where there is no file."""
+    """A store without documents, in memory and read-only: it stands in for a store whose file does not exist."""
     async with open_lane(":memory:", create=True, reading=False, busy_timeout_s=0) as lane:
         await lane.run(lambda db: rows(db, schema.SCHEMA))
         yield SqliteStore(Path(), None, (lane,), {})
@@ -125,13 +125,13 @@ class SqliteStore:
         self._answers = Answers(MAX_KEPT_BYTES)
 
     def with_sources(self, configured: Mapping[str, str | None]) -> "SqliteStore":
-        """The same store, with this said to be configured."""
+        """The same store with other configured sources."""
         same = copy.copy(self)
         same._configured = dict(configured)
         return same
 
     async def search(self, query: SearchQuery) -> SearchAnswer:
-        """Find documents; see `Store`. Raises ValueError for an unknown mode or a `since` that is no time."""
+        """Find documents; see `Store`. Raises ValueError for an unknown mode or an invalid `since`."""
         return await self._answer(("search", query), partial(self._search, query), partial(reading.search_bytes, query))
 
     async def _search(self, query: SearchQuery) -> SearchAnswer:
@@ -208,7 +208,7 @@ class SqliteStore:
         return await self._read(partial(reading.titled, source=source, title=title, match=match, limit=limit))
 
     async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
-        """Titles with all words of `text`, each maybe half typed, sorted; without words any. `source` as searched."""
+        """Titles with all words of `text`, each a prefix, sorted; without words, any. `source` as in `SearchQuery`."""
         match = ranking.title_prefix(text)
         if not reading.is_text(source) or (text.strip() and not match):  # only punctuation: no title has such a word
             await trio.lowlevel.checkpoint()
@@ -217,11 +217,11 @@ class SqliteStore:
 
     async def revision(self) -> int:
         """A number that changes when any other connection, of this process or another one, has written the file."""
-        # Each connection counts for itself, so that only the numbers of one can be compared.
+        # Each connection has numbers of its own, which cannot be compared with those of another.
         return int(await _answered(self._readers[0].run(lambda db: db.pragma("data_version")), self._file))
 
     async def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """A hash of each of these documents, by id; what is not there is missing."""
+        """A hash of each of these documents, by id; unknown ids are left out."""
         return await self._read(partial(reading.digests, ids=[each for each in ids if reading.is_text(each)]))
 
     async def stats(self) -> StoreStats:
@@ -232,7 +232,7 @@ class SqliteStore:
         return StoreStats(documents, chunks, 0, size, sources)
 
     async def export(self) -> dict[str, Any]:
-        """Everything as one JSON-able value, of one moment.
+        """Everything as one JSON-able value, from one snapshot.
 
         `{"documents": [{id, source, source_id, source_url, title, updated_at, body}], "chunks": [{id, document_id,
         chunk_index, text}]}`; `updated_at` in whole seconds since the epoch; documents by source_id, then source;
@@ -243,7 +243,7 @@ class SqliteStore:
     @asynccontextmanager
     async def sync_lock(self, source: str) -> AsyncIterator[None]:
         """Held while a source is synchronised. Raises StoreError when another holder has it, in any process."""
-        # The kernel's lock, not a row: it goes with the process that holds it, however that ends.
+        # A lock of the kernel, not a row: it is released when the process that holds it ends, however that happens.
         self._require_writer()
         digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]
         path = self._file.with_name(f"{self._file.name}.{digest}.lock")
@@ -264,8 +264,8 @@ class SqliteStore:
     async def apply(self, batch: Batch) -> Applied:
         """Write a batch in one transaction. A document of a known source_id keeps its id.
 
-        Cancelled midway it is rolled back, or was already written as a whole. Raises StoreError, among others for a
-        batch with documents that would make the store larger than `max_bytes`.
+        When cancelled, the batch is either rolled back or written as a whole. Raises StoreError, also for a batch with
+        documents that would make the store larger than `max_bytes`.
         """
         work = partial(at_once, partial(writing.apply, batch=batch, max_bytes=self._max_bytes))
         return await _answered(self._require_writer().run(work), self._file)
@@ -276,9 +276,9 @@ class SqliteStore:
         return self._writer
 
     async def _answer(self, question: Hashable, ask: Callable[[], Awaitable[T]], bytes_of: Callable[[T], int]) -> T:
-        """The cached answer to `question`, or else that of `ask`, which is cached unless it is an error."""
+        """The cached answer to `question`, else what `ask` returns, which is then cached."""
         # Take the version first. A write after this makes a new version, so at worst one query is repeated; taken
-        # afterwards, a stale answer could be kept under the new version.
+        # afterwards, a stale answer could be cached under the new version.
         version = None if self._watch is None else self._watch.version()
         if version is None:
             return await ask()

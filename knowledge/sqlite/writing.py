@@ -27,7 +27,7 @@ RETURNING n
 # Index pages that one sync may rewrite at its end: some 8 MB.
 _MERGE_PAGES = 2000
 
-# Ids are derived, not drawn: a store that is lost and filled again gives its documents the ids they had.
+# Ids are derived, not random: a store that is lost and filled again gives its documents the same ids.
 _ID_NAMESPACE = uuid.UUID("8f0d8f0e-3a0c-5d0e-9c56-6b6e6f776c65")
 
 
@@ -55,7 +55,7 @@ def apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Ap
 
 
 def _used_bytes(db: apsw.Connection) -> int:
-    """The pages in use, with those of the transaction under way. Free ones are used again before the file grows."""
+    """The bytes of pages in use, the current transaction's included. Free pages are reused before the file grows."""
     return int((db.pragma("page_count") - db.pragma("freelist_count")) * db.pragma("page_size"))
 
 
@@ -83,7 +83,7 @@ def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument)
         "metadata": json.dumps(document.metadata, ensure_ascii=False, allow_nan=False),
         "body": document.body,
     }
-    if len(document.chunks) > MAX_CHUNKS:  # they would run into the next document's
+    if len(document.chunks) > MAX_CHUNKS:  # their rows would overlap those of the next document
         raise StoreError(f"a document has {len(document.chunks)} chunks; the store takes {MAX_CHUNKS} of one")
     n = rows(db, _UPSERT, values)[0][0]
     first, last = chunk_range(n)

@@ -1,8 +1,8 @@
-"""Confinement: what zygote and workers give up, in which order, and how they prove that they did.
+"""Confinement: what zygote and workers give up, in which order, and how they prove it.
 
 One concern, one file. `FLEET` is entered once by the zygote, for itself and every worker; `OWN` by each worker after
-its fork. Both are read from top to bottom: what needs the most freedom comes first. What each layer stops is said in
-`sandbox.wire.layers`, under the same name.
+its fork. Both are applied from top to bottom: the steps that need the most freedom come first. `sandbox.wire.layers`
+says what each layer stops, under the same name.
 """
 
 import errno
@@ -29,7 +29,7 @@ from sandbox.wire.messages import LayerReport
 
 P = TypeVar("P", Plan, FleetPlan)
 
-# Each step returns what it did in a few words, or raises OSError where the kernel refuses.
+# Each step returns what it did in a few words, or raises OSError when the kernel refuses.
 FLEET: tuple[tuple[str, Callable[[FleetPlan], str]], ...] = (
     ("oom", oom.apply),
     ("cgroup", cgroup.apply),  # before the namespaces: the groups are found by their path on the host
@@ -39,7 +39,7 @@ FLEET: tuple[tuple[str, Callable[[FleetPlan], str]], ...] = (
 OWN: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("process", process.apply),
     ("privileges", privileges.apply),
-    ("no_new_privs", no_new_privs.apply),  # before landlock and seccomp, which ask for it
+    ("no_new_privs", no_new_privs.apply),  # before landlock and seccomp, which require it
     ("landlock", landlock.apply),  # before rlimits: it needs a free descriptor
     ("rlimits", rlimits.apply),
     ("mdwe", mdwe.apply),
@@ -48,9 +48,9 @@ OWN: tuple[tuple[str, Callable[[Plan], str]], ...] = (
 
 
 def confine(plan: Plan) -> tuple[LayerReport, ...]:
-    """Give up every power a worker will not need, then prove it from /proc/self/status. Called once, after the fork.
+    """Give up everything a worker does not need, then prove it from /proc/self/status. Called once, after the fork.
 
-    Reports what is in effect; whether that is enough is the supervisor's to judge.
+    Reports what is in effect; the supervisor decides whether that is enough.
     """
     reports = [attempt(name, apply, plan) for name, apply in OWN]
     status = _own_status(plan)
@@ -68,7 +68,7 @@ def attempt(name: str, apply: Callable[[P], str], plan: P) -> LayerReport:
 
 
 def _own_status(plan: Plan) -> dict[str, str]:
-    """/proc/self/status, read through the descriptor that was opened before the files were shut off."""
+    """/proc/self/status, read through a descriptor that was opened before the file system was closed off."""
     text = os.pread(plan.fd_status, 8192, 0).decode()
     os.close(plan.fd_status)
     return parse_status(text)

@@ -1,7 +1,7 @@
-"""Per architecture: the audit number that seccomp reports and the numbers of the system calls that we name.
+"""Per architecture: the audit number that seccomp reports, and the numbers of system calls.
 
 Sources: linux/audit.h; arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h (aarch64).
-An architecture that is not here is refused: a filter with the wrong numbers would be worse than none.
+Any other architecture is refused: a filter with the wrong numbers would be worse than none.
 """
 
 import os
@@ -18,7 +18,7 @@ class Arch:
     x32_bit: int | None = None
 
 
-# name: (x86-64, aarch64); None where the architecture has no such call.
+# name: (x86-64, aarch64)
 _NUMBERS: dict[str, tuple[int, int]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -55,5 +55,5 @@ AARCH64 = Arch("aarch64", 0xC00000B7, {name: pair[1] for name, pair in _NUMBERS.
 
 
 def current() -> Arch | None:
-    """The architecture we run on, or None when it is not in the table."""
+    """The architecture of this machine, or None if it is not in the table."""
     return {"x86_64": X86_64, "aarch64": AARCH64}.get(os.uname().machine)

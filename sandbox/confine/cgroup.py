@@ -1,7 +1,7 @@
-"""cgroup: a bound on the memory and processes of all workers together, which the kernel keeps (cgroups(7)).
+"""cgroup: a bound on the memory and processes of all workers together, enforced by the kernel (cgroups(7)).
 
-Version 2 where it is delegated to us, else the memory and pids controllers of version 1. The group is a child of the
-one we were started in, or a sibling (`DelegateSubgroup=` of systemd), and is removed when its last process has ended.
+Version 2 if it is delegated to us, else the memory and pids controllers of version 1. The group is a child of the one
+we were started in, or a sibling (`DelegateSubgroup=` of systemd), and is removed when its last process has ended.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _made: list[Path] = []
 
 
 def apply(plan: FleetPlan) -> str:
-    """Make the group, bound it, enter it. Raises OSError where nothing is delegated to us."""
+    """Make the group, bound it, enter it. Raises OSError if nothing is delegated to us."""
     try:
         return _version_2(plan)
     except OSError as first:
@@ -29,12 +29,12 @@ def apply(plan: FleetPlan) -> str:
             return _version_1(plan)
         except OSError as second:
             remove()
-            # What stands in the way under version 2 is what an operator can mend; version 1 is on its way out.
+            # The error of version 2 is the one to fix; version 1 is being retired.
             raise (second if first.errno == errno.ENODEV else first) from None
 
 
 def remove() -> None:
-    """Leave the groups that `apply` made and remove them. One with a process left stays: it bounds it still."""
+    """Leave the groups that `apply` made and remove them. One with a process in it stays, and still bounds it."""
     while _made:
         group = _made.pop()
         try:
@@ -62,7 +62,7 @@ def _version_2(plan: FleetPlan) -> str:
             (group / "pids.max").write_text(str(plan.processes))
             _enter(group)
             return f"version 2, {plan.memory_bytes >> 20} MiB, {plan.processes} processes for all workers"
-        except OSError as error:  # EBUSY: this group has processes of its own; its parent may do
+        except OSError as error:  # EBUSY: this group has processes of its own; try its parent
             last = error
             remove()
     raise last
@@ -92,8 +92,8 @@ def _own_groups() -> dict[str, str]:
 
 
 def _make(parent: Path) -> Path:
-    # Those of engines that were killed before they could clean up. Not those of the living: one that was just made is
-    # empty, too, until its maker enters it.
+    # Remove groups of engines that were killed before they could clean up. Not of live ones: a new group is empty, too,
+    # until its engine enters it.
     for stale in parent.glob(f"{_PREFIX}*"):
         if not Path("/proc", stale.name.removeprefix(_PREFIX)).exists():
             with contextlib.suppress(OSError):  # its workers are still ending

@@ -1,6 +1,6 @@
-"""An empty, read-only root in a mount namespace of its own: no path names anything any more (pivot_root(2)).
+"""An empty, read-only root in a mount namespace of its own: no path leads to a file any more (pivot_root(2)).
 
-Entered by the zygote once it has imported and warmed up everything, since nothing can be opened afterwards.
+Entered by the zygote after imports and warm-up, since no file can be opened afterwards.
 """
 
 import errno
@@ -18,14 +18,14 @@ _SEALED = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
 def apply(plan: FleetPlan) -> str:
-    """Replace the root by an empty file system; let go of the old one. Raises OSError (EPERM: forbidden)."""
-    # Not shared with the launcher: pivot_root would take away its root, too, and with it the cgroup it must remove.
+    """Replace the root by an empty file system and detach the old one. Raises OSError (EPERM: forbidden)."""
+    # A namespace of our own: pivot_root would replace the launcher's root, too, and it must still remove the cgroup.
     libc.unshare(CLONE_NEWNS)
     libc.mount(None, "/", None, MS_REC | MS_PRIVATE)
     place = next(path for path in ("/tmp", "/mnt", "/var") if os.path.isdir(path))
     libc.mount("none", place, "tmpfs", _SEALED, "size=4k,nr_inodes=1,mode=0555")
     os.chdir(place)
-    # Both roots in one place: the new one ends on top, and what lies under it is let go (pivot_root(2), NOTES).
+    # Both roots in one place: the new one ends on top, and the old one below is unmounted (pivot_root(2), NOTES).
     libc.pivot_root(".", ".")
     libc.umount(".", MNT_DETACH)
     os.chdir("/")

@@ -9,7 +9,7 @@ from sandbox.confine.plan import Plan
 
 _CREATE_RULESET_VERSION = 1
 
-# Which rights the kernel knows grows with the ABI: handling an unknown bit is EINVAL. (include/uapi/linux/landlock.h)
+# Each ABI adds rights; a bit that the kernel does not know is EINVAL. (include/uapi/linux/landlock.h)
 _FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # ABI -> number of file access rights
 _NET_ABI, _SCOPE_ABI = 4, 6
 _NET_TCP = 0b11  # bind, connect
@@ -53,4 +53,4 @@ def _prove() -> None:
         os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY))
     except PermissionError:
         return
-    raise OSError(errno.EINVAL, "the kernel took the ruleset and opens directories still")
+    raise OSError(errno.EINVAL, "the kernel accepted the ruleset, but still opens directories")

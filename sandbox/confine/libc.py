@@ -1,4 +1,4 @@
-"""The few system calls that confinement needs and Python does not offer, through ctypes. Errors become OSError."""
+"""The few system calls that confinement needs and Python lacks, through ctypes. Errors become OSError."""
 
 import ctypes
 import os

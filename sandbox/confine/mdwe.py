@@ -12,5 +12,5 @@ PR_MDWE_REFUSE_EXEC_GAIN = 1
 def apply(plan: Plan) -> str:
     libc.prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN)
     if libc.prctl(PR_GET_MDWE) & PR_MDWE_REFUSE_EXEC_GAIN == 0:
-        raise OSError(errno.EINVAL, "the kernel took it and did not keep it")
+        raise OSError(errno.EINVAL, "the kernel accepted it, but did not set it")
     return "no memory becomes executable"

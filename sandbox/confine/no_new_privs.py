@@ -1,4 +1,4 @@
-"""No-new-privileges: nothing this process could ever execute gains a privilege; seccomp and Landlock require it."""
+"""No-new-privileges: no program that this process executes gains a privilege; seccomp and Landlock require it."""
 
 from sandbox.confine import libc
 from sandbox.confine.plan import Plan

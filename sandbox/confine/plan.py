@@ -1,19 +1,19 @@
-"""What confinement is made from: plain values, decided by the supervisor before the fork."""
+"""The parameters of confinement: plain values, decided by the supervisor before the fork."""
 
 import msgspec
 
-# Users that workers become when the supervisor is root: a range of its own, so that neither signals nor
-# RLIMIT_NPROC are shared with anything else on the machine ("ng" and zeros, in hexadecimal).
+# The uids of workers when the supervisor is root: a separate range, so that neither signals nor RLIMIT_NPROC are shared
+# with any other process on the machine ("ng" and zeros, in hexadecimal).
 UID_BASE, UID_COUNT = 0x6E670000, 0x10000
-# The overflow user, where a container maps too few users for that range (user_namespaces(7)).
+# The overflow user, if a container maps too few users for that range (user_namespaces(7)).
 NOBODY = 65534
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds are the engine's ceilings, not one run's limits: a pristine worker does not know yet whom it will serve.
+    """Bounds are the engine's ceilings, not one run's limits: a pristine worker has no tenant yet.
 
-    `channel_in`, `channel_out` are where the channel is when confinement starts; `fd_*` are where it will be.
-    `proc` is a descriptor of /proc, which no path reaches any more once the root is empty.
+    `channel_in`, `channel_out` are the descriptors of the channel before confinement; `fd_*` those after it. `proc` is
+    a descriptor of /proc, which no path reaches once the root is empty.
     """
 
     parent_pid: int = 0
@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """For the layers that the zygote enters once, for itself and all its workers.
+    """The parameters of the layers that the zygote enters once, for itself and all its workers.
 
     `memory_bytes` and `processes` bound all of them together.
     """

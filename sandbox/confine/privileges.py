@@ -14,9 +14,9 @@ _LAST_CAPABILITY = 63
 
 
 def apply(plan: Plan) -> str:
-    """Give up user, groups and capabilities, in this order: dropping the first needs the last. Raises OSError."""
+    """Give up user, groups and capabilities, in this order: giving up the first needs the last. Raises OSError."""
     drop_bounding_set()
-    who = _become_nobody_else(plan) if os.geteuid() == 0 else "same user as the supervisor"
+    who = _change_user(plan) if os.geteuid() == 0 else "same user as the supervisor"
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     _capset_nothing()
     # A change of user clears the parent-death signal and may set dumpable (prctl(2)).
@@ -25,26 +25,26 @@ def apply(plan: Plan) -> str:
     return f"{who}; no capabilities"
 
 
-# Kept, not asked of the kernel: one capability says nothing of the others, and asking for all takes as long as this.
+# Cached here: the kernel can be asked for one capability at a time only, which takes as long as dropping them.
 @cache
 def drop_bounding_set() -> None:
     """Empty the bounding set of this process and of all that it will fork. Raises OSError.
 
-    The zygote does it for all its workers, which find it done: no exec follows, so it keeps what it may until it gives
-    that up.
+    The zygote does it for all its workers, which inherit the cache: without an exec, it still has its permitted
+    capabilities until it gives them up.
     """
     for capability in range(_LAST_CAPABILITY + 1):
         try:
             libc.prctl(PR_CAPBSET_DROP, capability)
         except OSError as error:
-            # An ordinary user has no bounding set worth dropping, as nothing is permitted; and beyond the last
-            # capability that this kernel knows there is nothing to drop.
+            # EPERM: an unprivileged user, whose bounding set does not matter, as nothing is permitted. EINVAL: beyond
+            # the last capability that this kernel knows.
             if error.errno in (errno.EPERM, errno.EINVAL):
                 return
             raise
 
 
-def _become_nobody_else(plan: Plan) -> str:
+def _change_user(plan: Plan) -> str:
     own = UID_BASE + plan.serial % UID_COUNT
     os.setgroups([])
     for uid in (own, NOBODY):

@@ -1,4 +1,4 @@
-"""Descriptors, dumpability and the parent-death signal: nothing inherited, nothing inspectable, nothing orphaned."""
+"""Descriptors, dumpability and the parent-death signal: no inherited descriptor, no inspection, no orphan."""
 
 import errno
 import fcntl
@@ -38,7 +38,7 @@ def _arrange_descriptors(plan: Plan) -> None:
     wanted = {plan.channel_in: plan.fd_in, plan.channel_out: plan.fd_out}
     status = os.open("self/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=plan.proc)
     wanted[status] = plan.fd_status
-    # First out of the way of the fixed numbers, then onto them: no order of numbers can make one overwrite another.
+    # First above the fixed numbers, then onto them, so that none can overwrite another.
     above = plan.fd_status + 1
     high = {fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above): target for fd, target in wanted.items()}
     for fd, target in high.items():

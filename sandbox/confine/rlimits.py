@@ -1,4 +1,4 @@
-"""Resource limits that back the supervisor's own: they hold even when the supervisor is stopped (getrlimit(2))."""
+"""Resource limits behind the supervisor's own: they hold even while the supervisor is stopped (getrlimit(2))."""
 
 import errno
 import math
@@ -6,8 +6,8 @@ import resource
 
 from sandbox.confine.plan import Plan
 
-# Python, Lua and the prelude's bytecode map about 18 MB; the rest is room for the allocator's fragmentation and for
-# one copy of a value on its way out.
+# Python, Lua and the prelude's bytecode map about 18 MB; the rest is for the allocator's fragmentation and for one copy
+# of an outgoing value.
 _OVERHEAD_BYTES = 256 << 20
 
 
@@ -26,9 +26,9 @@ def apply(plan: Plan) -> str:
     }
     for name, wanted in limits.items():
         _, hard = resource.getrlimit(getattr(resource, name))
-        # What the operator has set lower stays: it cannot be raised here, and should not be.
+        # A lower limit of the operator stays: it cannot be raised here, and should not be.
         value = limits[name] = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(getattr(resource, name), (value, value))
         if resource.getrlimit(getattr(resource, name)) != (value, value):
-            raise OSError(errno.EINVAL, f"{name} was not kept")
+            raise OSError(errno.EINVAL, f"{name} was not set")
     return f"cpu {limits['RLIMIT_CPU']} s, address space {limits['RLIMIT_AS'] >> 20} MiB, no files, no processes"

@@ -1,7 +1,7 @@
 """seccomp: a list of allowed system calls, most with their arguments checked; anything else kills the process.
 
-Raw BPF, assembled here (seccomp(2), linux/bpf_common.h). Killing, not EPERM, is the default action: a refusal would
-let an attacker go on probing, and SIGSYS in the wait status is evidence that no script can forge.
+Raw BPF, assembled here (seccomp(2), linux/bpf_common.h). The default action is to kill, not EPERM: a refusal would let
+an attacker continue probing, and SIGSYS in the wait status is evidence that no script can forge.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ _SET_MODE_FILTER, _TSYNC = 1, 1
 _LOAD, _JEQ, _JSET, _RET = 0x20, 0x15, 0x45, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
 PROT_EXEC, SIGABRT = 4, 6
-# MADV_DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE: what allocators ask for. HWPOISON, for one, is for root to break memory.
+# MADV_DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE, as allocators use. HWPOISON, for one, lets root break memory.
 _MADVICE = (4, 8, 14, 15)
 # The clocks of the machine, and those of the caller's own process (2) and thread (3): linux/time.h. Any other number is
-# made of a process's or a descriptor's (clock_getcpuclockid(3)): it would tell which processes of other tenants live,
-# and how long each has computed.
+# derived from a pid or a descriptor (clock_getcpuclockid(3)): it would reveal which processes of other tenants exist,
+# and their CPU time.
 _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11)
-# WAIT, WAKE, WAIT_BITSET, WAKE_BITSET with PRIVATE_FLAG, CLOCK_REALTIME, both or neither: what the C library's locks
-# ask for. Those that hand on priorities look the owner up by its number, whoever's it is (futex(2), ESRCH).
+# WAIT, WAKE, WAIT_BITSET, WAKE_BITSET with PRIVATE_FLAG, CLOCK_REALTIME, both or neither, as the C library's locks use.
+# Priority-inheriting ones look up the owner by its thread id, also of other processes (futex(2), ESRCH).
 _FUTEX = tuple(operation | flags for operation in (0, 1, 9, 10) for flags in (0, 128, 256, 384))
 
 
@@ -43,7 +43,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One allowed call, whatever its arguments if there are no checks; `otherwise` is what a failed check does."""
+    """One allowed call, with any arguments if there are no checks; `otherwise` is the action of a failed check."""
 
     name: str
     checks: tuple[Check, ...] = ()
@@ -51,7 +51,7 @@ class Rule:
 
 
 def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
-    """What a confined worker may ask of the kernel. `pid` is the worker's own, as it knows it itself."""
+    """The system calls of a confined worker. `pid` is its own, in its own namespace."""
 
     def equal(argument: int, *values: int) -> Check:
         return Check(argument, "equal", values)
@@ -59,8 +59,8 @@ def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
     no_exec = Check(2, "clear", (PROT_EXEC,))
     return (
         Rule("read", (equal(0, plan.fd_in),)),
-        # A Lua panic reports to descriptor 2, which is closed: answer as the kernel would, so that the abort that
-        # follows is seen as an abort and not as an attack.
+        # A Lua panic writes to descriptor 2, which is closed: answer as the kernel would, so that the abort that
+        # follows is not taken for an attack.
         Rule("write", (equal(0, plan.fd_out),), otherwise=EBADF),
         Rule("pread64", (equal(0, plan.fd_status),)),  # the proof of confinement, once; then it is closed
         Rule("close", (equal(0, plan.fd_status),)),
@@ -79,7 +79,7 @@ def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
 
 
 def assemble(machine: arch.Arch, allowed: tuple[Rule, ...]) -> bytes:
-    """The filter as BPF: architecture, x32, then one block for each rule; what falls through is killed."""
+    """The filter as BPF: architecture, x32, then one block for each rule; any other call falls through to the kill."""
     program = _kill_unless_equal(_ARCH, machine.audit)
     program += [_op(_LOAD, _NR)]
     if machine.x32_bit is not None:
@@ -96,7 +96,7 @@ def _check(check: Check, otherwise: int) -> list[bytes]:
     if check.how == "clear":
         (bits,) = check.values
         return [load, _op(_JSET, bits, 0, 1), _op(_RET, otherwise)]
-    # Each comparison jumps over what is left of the comparisons and the refusal.
+    # Each match jumps over the remaining comparisons and the refusal.
     count = len(check.values)
     tests = [_op(_JEQ, value, count - i, 0) for i, value in enumerate(check.values)]
     return [load, *tests, _op(_RET, otherwise)]
@@ -114,15 +114,15 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-# Stands for the pid in a filter that is made ahead.
+# Placeholder of the pid in a filter that is made in advance.
 _PID = 0x7A69D1D5
 
 
 @cache
 def prepare(plan: Plan) -> tuple[bytes, bytes, str]:
-    """The filter's two halves, between which the worker's pid goes, and what is told of it. Raises OSError (ENOSYS).
+    """The filter's two halves, between which the worker's pid goes, and its description. Raises OSError (ENOSYS).
 
-    Made by the zygote, for the descriptors of `plan`: in each worker it would take longer than all the rest of this.
+    Made by the zygote, for the descriptors of `plan`: in each worker it would take longer than all other layers.
     """
     machine = arch.current()
     if machine is None:
@@ -136,10 +136,10 @@ def prepare(plan: Plan) -> tuple[bytes, bytes, str]:
 
 def apply(plan: Plan) -> str:
     """Install the filter on every thread (TSYNC). OSError: EINVAL without seccomp, ENOSYS on unknown machines."""
-    before, after, told = prepare(Plan(fd_in=plan.fd_in, fd_out=plan.fd_out, fd_status=plan.fd_status))
+    before, after, detail = prepare(Plan(fd_in=plan.fd_in, fd_out=plan.fd_out, fd_status=plan.fd_status))
     code = before + os.getpid().to_bytes(4, sys.byteorder) + after
     program = _Program(len(code) // 8, code)
     machine = arch.current()
     assert machine is not None
     libc.syscall(machine.numbers["seccomp"], _SET_MODE_FILTER, _TSYNC, ctypes.byref(program))
-    return told
+    return detail

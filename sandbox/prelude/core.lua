@@ -1,11 +1,12 @@
 -- The Lua half of a run: the script's environment, the value codec, host calls by yield, and the driver.
 --
--- Trusted code, loaded into a fresh state before the script. It keeps what it needs as locals, empties the real globals,
--- and hands the host four functions: put (store bytes), begin (prepare a run), step (go on until something happens), why
--- (how it failed). Only byte strings, booleans and numbers cross; no host object ever enters this state.
+-- Trusted code, loaded into a fresh state before the script. It keeps what it needs as locals, empties the real
+-- globals, and returns five functions to the host: put (store bytes), begin (prepare a run), step (resume until an
+-- event), why (how it failed), give (the code of a library). Only byte strings, booleans and numbers cross; no host
+-- object ever enters this state.
 --
--- Every run pays for this file: what only some need is a module of its own, loaded when it is first called. `modules` (name
--- -> bytecode) and `cut` (see allowlist.py) are defined ahead of it (vm.py, core_source).
+-- Every run pays for this file: what only some runs need is in modules, which are loaded on first use. `modules` (name
+-- -> bytecode) and `cut` (see allowlist.py) are defined before it (vm.py, core_source).
 local real = _G
 local type, next, rawget, rawset, rawequal = type, next, rawget, rawset, rawequal
 local raw_error, raw_load, raw_setmetatable, math_type = error, load, setmetatable, math.type
@@ -15,42 +16,43 @@ local byte, sub, pack, unpack = string.byte, string.sub, string.pack, string.unp
 local find, char, utf8_len = string.find, string.char, utf8.len
 local concat, remove, table_unpack, collect = table.concat, table.remove, table.unpack, collectgarbage
 local loaded_packages = package.loaded
--- What modules are given. Taken here, because the script may put its own functions in the place of these; and put into a
--- table, because each local that a function captures is paid for by every run (lfunc.c, luaF_findupval).
+-- Passed to modules. Captured here, because the script may replace the globals; and put into a table, because each
+-- local that a function captures costs every run (lfunc.c, luaF_findupval).
 local kit = {
     error = error, pcall = pcall, select = select, type = type, next = next, tonumber = tonumber, tostring = tostring,
     rawget = rawget, rawequal = rawequal, setmetatable = setmetatable, getmetatable = raw_getmetatable,
     traceback = debug.traceback, collect = collect,
     create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable,
-    running = coroutine.running, status = coroutine.status, close = coroutine.close,
+    running = coroutine.running, status = coroutine.status, close = coroutine.close, os_time = os.time,
     byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
-    rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len,
+    rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len, utf8_offset = utf8.offset,
     math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
     concat = concat, sort = table.sort, table_pack = table.pack, table_unpack = table_unpack,
 }
--- From here on a global would be the script's: naming one is an error.
+-- From here on a global would be the script's: any use of one is an error.
 local _ENV = nil
 
-local OUT_OF_MEMORY = "not enough memory"     -- what the allocator's refusal throws (lstate.c, memerrmsg)
-local CALL, CALLS, LOG, PROGRESS = {}, {}, {}, {}   -- tags of what a run yields to the driver; no script can name one
+local OUT_OF_MEMORY = "not enough memory"     -- the error of a refused allocation (lstate.c, memerrmsg)
+local CALL, CALLS, LOG, PROGRESS = {}, {}, {}, {}   -- tags of what a run yields to the driver; no script has one
 local NOT_HERE = " cannot be called here: inside a callback of sort, gsub or tostring nothing can wait"
 local WEAK = { __mode = "k" }
-local ARRAYS = raw_setmetatable({}, WEAK)   -- tables known to be lists, also when empty
+local ARRAYS = raw_setmetatable({}, WEAK)   -- tables that are lists even when empty
 local NULL = raw_setmetatable({}, {
     __tostring = function() return "null" end,
     __newindex = function() raw_error("json.null cannot be changed", 2) end,
     __metatable = false,
 })
 
-local max_output, max_depth       -- limits of this run, set by begin
+local max_output, max_depth       -- limits of the run, set by begin
 local inbox
-local hosts = raw_setmetatable({}, WEAK)    -- coroutines that the script must not see as such: a run is made of them
-local kept_lines = {}     -- log lines made where nothing can be yielded; sent with the next step
+local hosts = raw_setmetatable({}, WEAK)    -- coroutines of the run itself, which the script must not see as such
+local kept_lines = {}     -- log lines from places that cannot yield; sent with the next step
 kit.ARRAYS, kit.NULL, kit.hosts, kit.kept_lines = ARRAYS, NULL, hosts, kept_lines
 kit.CALL, kit.CALLS, kit.LOG, kit.PROGRESS = CALL, CALLS, LOG, PROGRESS
 kit.OUT_OF_MEMORY, kit.NOT_HERE = OUT_OF_MEMORY, NOT_HERE
 
 -- Modules ----------------------------------------------------------------------------------------------------------
+local native                -- below: what the worker itself answers
 local needed = {}           -- name -> what the module returned
 function kit.put_inbox(text) inbox = text end
 function kit.take_inbox()
@@ -61,23 +63,50 @@ end
 local function need(name)
     local module = needed[name]
     if module then return module end
-    local chunk, message = raw_load(modules[name], "=[engine]", "b", nil)
-    if not chunk then raw_error(message, 0) end     -- out of memory, and said to be so
+    -- A library that the script's text does not name is given on demand.
+    local code = modules[name] or native(name, "library:code", name)
+    local chunk, message = raw_load(code, "=[engine]", "b", nil)
+    if not chunk then raw_error(message, 0) end     -- out of memory, which `message` says
     module = chunk(kit)
     needed[name] = module
     return module
 end
 kit.need = need
--- A function that is loaded when it is called. It calls as its last thing, so that errors name the script's line.
+-- A function that loads its module when it is called. A tail call, so that errors name the script's line.
 local function stub(name, member)
     return function(...) return need(name)[member](...) end
+end
+-- A library that is loaded when one of its members is first read: a table, where stubs would be a closure a member.
+local unloaded = {}         -- Invariant: the libraries that are not loaded yet -> their names
+local function load_library(library)
+    local members = need(unloaded[library])
+    unloaded[library] = nil
+    for member, f in next, members do
+        if rawget(library, member) == nil then library[member] = f end     -- what a script put there stays
+    end
+end
+local LIBRARY = {
+    __index = function(library, member)
+        if unloaded[library] then load_library(library) end
+        return rawget(library, member)
+    end,
+    __pairs = function(library)
+        if unloaded[library] then load_library(library) end
+        return next, library, nil
+    end,
+    __metatable = false,
+}
+local function library(name)
+    local made = raw_setmetatable({}, LIBRARY)
+    unloaded[made] = name
+    return made
 end
 
 -- Values ---------------------------------------------------------------------------------------------------------
 -- MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), restricted to what JSON has, plus bin.
 
 local decode, encode, shape
-do      -- a block: what is captured in it is off the list that later captures walk
+do      -- a block: its upvalues are closed at the end, so later closures need not walk past them (luaF_findupval)
 -- decode(s, pos) -> value, next position. The input comes from the supervisor, which bounds depth and size.
 local function decode_list(s, pos, n)
     local t = {}
@@ -95,7 +124,7 @@ local function decode_map(s, pos, n)
     end
     return t, pos
 end
--- What string.unpack reads by itself, by first byte.
+-- Formats of string.unpack by first byte.
 local FORMATS = {
     [0xc4] = ">s1", [0xc5] = ">s2", [0xc6] = ">s4", [0xca] = ">f", [0xcb] = ">d",
     [0xcc] = "B", [0xcd] = ">I2", [0xce] = ">I4", [0xd0] = "b", [0xd1] = ">i2", [0xd2] = ">i4", [0xd3] = ">i8",
@@ -161,7 +190,7 @@ end
 local put_value
 local function put_string(s)
     local n = #s
-    if used + n > max_output then return emit(s) end   -- refused before it is scanned
+    if used + n > max_output then return emit(s) end   -- refuse it before scanning it
     if utf8_len(s) == nil then
         if not mend then return refuse("broken", "is a string that is not UTF-8") end
         s = mend(s)
@@ -190,7 +219,7 @@ local function put_number(v)
     return emit(pack(">Bd", 0xcb, v))
 end
 local function put_table(t, depth)
-    if rawequal(t, NULL) then return emit("\xc0") end     -- ==, and a script's __eq would run in the middle of this
+    if rawequal(t, NULL) then return emit("\xc0") end     -- not ==, which would call a script's __eq
     if open[t] then return refuse("depth_limit", "contains itself (a cycle)") end
     if depth >= max_depth then return refuse("depth_limit", "is nested deeper than " .. max_depth .. " levels") end
     local what, n = shape(t)
@@ -241,8 +270,8 @@ end
 end
 
 -- Host calls -------------------------------------------------------------------------------------------------------
--- lua_error turns this very text into a true out-of-memory error (lapi.c), so a script that raises it is given
--- another: an uncaught OUT_OF_MEMORY is then always the allocator's.
+-- lua_error turns exactly this text into a true out-of-memory error (lapi.c), so a script that raises it gets another
+-- text: an uncaught OUT_OF_MEMORY is then always the allocator's.
 local function own(message)
     if rawequal(message, OUT_OF_MEMORY) then return OUT_OF_MEMORY .. " (raised by the script)" end
     return message
@@ -266,7 +295,19 @@ local function host_call(name, arguments)
     raw_error(own(message), 3)
 end
 
-kit.own, kit.shape, kit.encode, kit.host_call = own, shape, encode, host_call
+-- native(shown, name, bytes) -> bytes: what the worker answers itself (sandbox/natives), which is no host call. Its name
+-- has a colon, and no host call's has. `shown` is what the script called; `level` is where, as for `error`, if not there
+-- where the caller of this was called.
+function native(shown, name, bytes, level)
+    if not raw_isyieldable() then raw_error(shown .. NOT_HERE, level or 3) end
+    local ok = raw_yield(CALL, name, bytes)
+    local reply = inbox
+    inbox = nil
+    if ok then return reply end
+    raw_error(reply == name .. NOT_HERE and shown .. NOT_HERE or shown .. ": " .. reply, level or 3)
+end
+
+kit.own, kit.shape, kit.host_call, kit.native, kit.decode, kit.encode = own, shape, host_call, native, decode, encode
 
 local function named(name, first, key, options)
     if type(first) == "table" then
@@ -289,8 +330,8 @@ local function tool_caller(name)
         return answer
     end
 end
--- The tools that this run may call, so that a script can list them. Any other name can be called too: the host refuses
--- it, and says why.
+-- The tools that the run may call, so that a script can list them. Any other name can be called, too: the host refuses
+-- it with a reason.
 local function tools_table(names)
     local tools = {}
     for _, name in next, names do tools[name] = tool_caller(name) end
@@ -323,7 +364,7 @@ local function build_context(config, tools)
 end
 
 -- The environment --------------------------------------------------------------------------------------------------
--- A table of its own: in the interpreter's, lupa looks for `debug` whenever it calls. That one stays empty.
+-- A table of its own: lupa looks up `debug` in the interpreter's globals at each call, so these stay empty.
 local env = cut(real, stub)
 env._G = env
 env.log = { debug = stub("log", "debug"), info = stub("log", "info"), warn = stub("log", "warn"), error = stub("log", "error") }
@@ -333,19 +374,22 @@ env.json = {
 }
 env.base64 = { encode = stub("base64", "encode"), decode = stub("base64", "decode") }
 env.crypto = { sha256 = stub("crypto", "sha256"), hmac_sha256 = stub("crypto", "hmac_sha256") }
--- Those that make host calls are written here by vm.py, from the list in wire/surface.py:
+-- vm.py inserts the libraries that are loaded whole here, from the list in allowlist.py:
+--[[libraries]]
+-- vm.py inserts the functions that make host calls here, from the list in wire/surface.py:
 --[[host calls]]
 env.http.basic_auth = stub("http", "basic_auth")
+env.retry = stub("retry", "retry")
 -- Placeholders of secrets: filled by main; the host puts the values into requests.
 local secret_names = {}
 env.secrets = raw_setmetatable(secret_names, { __index = stub("log", "no_secret"), __metatable = false })
 
-raw_getmetatable("").__metatable = false    -- strings reach the script's own string table; their metatable is sealed
+raw_getmetatable("").__metatable = false    -- strings index the script's own string table; their metatable is protected
 for name in next, loaded_packages do loaded_packages[name] = nil end
 
 -- The driver ---------------------------------------------------------------------------------------------------------
-local root, method, source, mode, chunk_name, args_bytes      -- of this run, set by begin
-local FAILURE = {}          -- a verdict of the driver about the script's answer; a script cannot make one
+local root, method, source, mode, chunk_name, args_bytes      -- of the run, set by begin
+local FAILURE = {}          -- tag of the driver's own errors about the script's answer; no script can reach it
 local function fail(what, message)
     raw_error({ FAILURE, what, message }, 0)
 end
@@ -364,7 +408,7 @@ local function main()
     local chunk, message = raw_load(source, "=" .. chunk_name, mode, env)
     source = nil
     if not chunk then raw_error(message, 0) end
-    local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in its first byte
+    local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in the first byte
     local given, pos = decode(args_bytes, 1)
     local config, tools, secrets
     config, pos = decode(args_bytes, pos)
@@ -382,7 +426,7 @@ local function main()
             fail("wrong_shape", root .. "." .. method .. " is not a function but a " .. type(f) .. " value")
         end
         local context = build_context(config, tools)
-        if method == "complete" then            -- the last argument is not a parameter: the others typed so far
+        if method == "complete" then            -- the last one becomes context.arguments: the arguments typed so far
             context.arguments, count = given[count], count - 1
         end
         given[count + 1] = context
@@ -400,22 +444,24 @@ end
 local thread, last_error
 
 local function put(bytes) inbox = bytes end
+local function give(name, code) modules[name] = code end
 
-local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_)
+local function begin(source_, mode_, name_, root_, method_, args_, output_, depth_, log_, progress_, seed_a_, seed_b_, key_,
+        deadline_)
     source, mode, chunk_name, root, method, args_bytes = source_, mode_, name_, root_, method_, args_
     max_output, max_depth = output_, depth_
     kit.max_output, kit.max_depth, kit.log_left, kit.progress_left, kit.method = output_, depth_, log_, progress_, method_
     raw_randomseed(seed_a_, seed_b_)
-    kit.seed_a, kit.seed_b = random(0), random(0)
+    kit.seed_a, kit.seed_b, kit.key, kit.deadline = random(0), random(0), key_, deadline_
     thread = create(main)
     hosts[thread] = true
 end
 
--- How often a broken part of a text became U+FFFD.
+-- How many broken parts of texts became U+FFFD.
 local function replaced() return needed.mend and needed.mend.count or 0 end
 -- step(reply, id) -> "call", name, bytes | "calls", a msgpack list of {id, name, bytes} | "log", level, text
 --             | "progress", fraction, text | "done", bytes, replaced | "memory" | "failed".
--- reply: whether the host call succeeded (its bytes were put before); id: which one it was, of several.
+-- reply: whether the host call succeeded (its bytes were put before); id: the number of that call, if numbered.
 local function advance(reply, id)
     if id then need("parallel").answered(id) end
     local ok, tag, a, b = raw_resume(thread, reply, id)
@@ -427,14 +473,14 @@ local function advance(reply, id)
     if rawequal(tag, CALLS) then
         local bytes = need("parallel").packed(a)
         if bytes then return "calls", bytes end
-        inbox = "context.parallel: no call is under way that could be waited for"
-        return advance(false)       -- raised where it waits
+        inbox = "context.parallel: no host call is under way"
+        return advance(false)       -- raised in the function that waits
     end
     if rawequal(tag, LOG) then return "log", a, b end
     if rawequal(tag, PROGRESS) then return "progress", a, b end
     return "done", tag, replaced()
 end
-local waiting             -- a step's answer that kept log lines go ahead of
+local waiting             -- the result of a step, delayed until kept log lines are sent
 local function step(reply, id)
     if not waiting then
         if not kept_lines[1] then
@@ -451,17 +497,18 @@ local function step(reply, id)
     waiting = nil
     return what, a, b
 end
--- why() -> kind, message, traceback, replaced of the last "failed". Called with a little more memory than the script had.
+-- why() -> kind, message, traceback, replaced of the last "failed". Called with a little more memory than the script's
+-- bound.
 local function why()
     if type(last_error) == "table" and rawequal(rawget(last_error, 1), FAILURE) then
-        return last_error[2], sub(last_error[3], 1, 8192), "", replaced()        -- it names a path, which may be long
+        return last_error[2], sub(last_error[3], 1, 8192), "", replaced()        -- it contains a path, which may be long
     end
     local kind, message, traceback = need("failure").described(last_error, thread)
     return kind, message, traceback, replaced()
 end
 
--- Half a MiB of credit, so that no run pays for a collection of what was just made. The allocator's limit still holds:
--- at it, Lua collects first (lmem.c, tryagain).
+-- Half a MiB of credit, so that no run pays for collecting what was just made. The allocator's limit still holds: at
+-- it, Lua collects first (lmem.c, tryagain).
 collect("restart")
 collect("step", -512)
-return put, begin, step, why
+return put, begin, step, why, give

@@ -5,8 +5,8 @@ local error, type, rawequal, hosts = x.error, x.type, x.rawequal, x.hosts
 local create, raw_resume, raw_yield, raw_close, status = x.create, x.resume, x.yield, x.close, x.status
 local raw_isyieldable, raw_running, kept_lines, put_inbox = x.isyieldable, x.running, x.kept_lines, x.put_inbox
 
--- Invariant: the script's coroutines whose yield was relayed and is not answered yet. To Lua they are suspended; what
--- they wait for is the host, and whoever else resumed them would give an answer to a call that is still under way.
+-- Invariant: exactly the script's coroutines whose yield was relayed and is not answered yet. To Lua they are
+-- suspended, but they wait for the host: any other resume would answer a call that is still under way.
 local waiting = x.setmetatable({}, { __mode = "k" })
 local function engaged(thread) return (waiting[thread] or hosts[thread]) and status(thread) == "suspended" end
 
@@ -18,7 +18,7 @@ end
 function relay(thread, ok, ...)
     local tag, level, text = ...
     if ok and (rawequal(tag, CALL) or rawequal(tag, CALLS) or rawequal(tag, LOG) or rawequal(tag, PROGRESS)) then
-        if not raw_isyieldable() then       -- inside a callback of C: nothing can be asked of the host
+        if not raw_isyieldable() then       -- inside a callback of C, where no host call can be made
             if rawequal(tag, CALLS) then
                 put_inbox("context.parallel" .. NOT_HERE)
                 return relay(thread, raw_resume(thread, false))

@@ -1,8 +1,8 @@
--- What a script says of itself, asked when it is loaded and not in runs.
+-- What a script declares, read when it is loaded and not in runs.
 local x = ...
 local rawget, type, next, ARRAYS = x.rawget, x.type, x.next, x.ARRAYS
 
--- Other fields are its own business and need not be plain values.
+-- Other fields are the script's own and need not be plain values.
 local DESCRIBED = {
     "name", "title", "description", "version", "tools", "arguments", "parameters", "returns", "annotations",
 }
@@ -16,7 +16,7 @@ return {
         for _, name in next, METHODS do
             if type(rawget(declared, name)) == "function" then functions[#functions + 1] = name end
         end
-        -- Where there is none, others, so that a typing error can be told: some, as a script may have any number.
+        -- If there is none, the names of other functions, so that the error can suggest one. A script may have any number.
         local count = 0
         for name, value in next, functions[1] and {} or declared do
             if type(value) == "function" and type(name) == "string" and #name <= 64 then

@@ -1,17 +1,18 @@
--- What is said of a script's error, which may be any value.
+-- The description of a script's error, which may be any value.
 local x = ...
 local type, pcall, sub, next, concat, sort = x.type, x.pcall, x.sub, x.next, x.concat, x.sort
 local match, find, format, traceback, raw_tostring = x.match, x.find, x.format, x.traceback, x.tostring
 local tostring = x.need("wrapped").tostring
 
--- Of a table without __tostring so many plain fields are shown, and so much of each text.
+-- The most plain fields to show of a table without __tostring, and the most bytes of each text.
 local MAX_FIELDS, MAX_TEXT = 8, 200
--- What is handed on of a message, and how much of one is looked through for a removed name.
+-- The most bytes of a message, and how many of them are searched for a removed name.
 local MAX_MESSAGE, MAX_HINTED = 8192, 512
 
--- Names that the sandbox has not, and what there is instead.
+-- Names that the sandbox removes, and their replacements.
+local ONE_FILE = "a script is one file, and libraries such as json, regex and time are globals"
 local REMOVED = {
-    require = "a script is one file", package = "a script is one file", load = "", loadfile = "", dofile = "",
+    require = ONE_FILE, package = ONE_FILE, load = "", loadfile = "", dofile = "",
     io = "files of the script's folder: fs.read, fs.list", debug = "", warn = "log.warn", python = "",
 }
 local REMOVED_FIELDS = {
@@ -33,7 +34,7 @@ local function hint(message)
         .. (instead ~= "" and "; instead: " .. instead or "") .. "; docs/scripting/standard-library.md)"
 end
 
--- The line that runs in the thread: of the first frame that has one, as the prelude's have none.
+-- The line that runs in the thread: that of the first frame with one, as frames of the prelude have none.
 local function line(thread)
     local frames, at = traceback(thread), 1
     while true do
@@ -74,9 +75,9 @@ local function of_value(e, thread)
 end
 
 return {
-    -- described(error, thread) -> kind, message, traceback. More than is shown: the supervisor cuts both after it has
-    -- looked for secrets, of which a cut would leave a part. Both bounds together are a third of what one message may
-    -- have beside its value (engine/workers/protocol.py): a byte that is not UTF-8 is three in the message.
+    -- described(error, thread) -> kind, message, traceback. Longer than what is shown: the supervisor cuts both after
+    -- it has searched them for secrets, as a cut secret would not be found. Both bounds together are a third of what
+    -- one message may have beside its value (engine/workers/protocol.py): a byte that is not UTF-8 becomes three.
     described = function(e, thread)
         local message
         if type(e) == "string" or type(e) == "number" then

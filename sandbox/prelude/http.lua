@@ -1,9 +1,9 @@
--- The `http` library: its arguments as one table, and the value of a basic Authorization header. The host does the rest.
+-- The `http` library: packs arguments into one table, and makes basic credentials. The host does the rest.
 local x = ...
 local host_call, base64_encode = x.host_call, x.need("base64").encode
 local error, type, next, find = x.error, x.type, x.next, x.find
 
--- The options that there are. Of others the name is sent alone, so that the host can warn of it: some, not all.
+-- The options that exist. Of some others only the name is sent, so that the host can warn about it.
 local KNOWN, MAX_UNKNOWN = { headers = true, params = true, timeout = true }, 4
 
 local function arguments(name, url, options, body)

@@ -142,7 +142,7 @@ local function decode(s, options)
     text, null_value = nil, nil
     if ok then return value end
     if type(value) == "table" then broken(value[1], value[2]) end
-    error(value, 0)                                -- not ours: out of memory, or an interrupted state
+    error(value, 0)                                -- not one of ours: out of memory, or an interrupted state
 end
 
 -- encode ---------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
--- What a run says on its way: log lines and progress. Yields where it can; inside a callback of C (sort, gsub, a
--- metamethod) a line is kept for the next step, and progress is dropped.
+-- Log lines and progress. Yields if it can; inside a callback of C (sort, gsub, a metamethod) a line is kept for the
+-- next step, and progress is dropped.
 local x = ...
 local LOG, PROGRESS, kept_lines, method = x.LOG, x.PROGRESS, x.kept_lines, x.method
 local error, math_type, yield, isyieldable = x.error, x.math_type, x.yield, x.isyieldable
 local sub, utf8_len, concat, table_pack, need = x.sub, x.utf8_len, x.concat, x.table_pack, x.need
 local tostring = need("wrapped").tostring
-local MAX_PROGRESS_BYTES = 512       -- as the supervisor has it (engine/workers/protocol.py)
+local MAX_PROGRESS_BYTES = 512       -- the same as in engine/workers/protocol.py
 local log_left, progress_left = x.log_left, x.progress_left
 
--- The text without the character that a cut left in half.
+-- The text without a last character that is cut.
 local function whole(text)
     for last = #text, #text - 3, -1 do
         local shorter = sub(text, 1, last)
@@ -16,9 +16,9 @@ local function whole(text)
     end
     return text
 end
-local function plain(level, text)           -- of a text that is UTF-8
+local function plain(level, text)           -- the text is UTF-8
     if log_left < 0 then return end
-    log_left = log_left - #text - 16       -- 16: what a line costs beside its text
+    log_left = log_left - #text - 16       -- 16: charged for a line besides its text
     if log_left < 0 then
         local left = #text + log_left
         text = whole(sub(text, 1, left > 0 and left or 0)) .. " [log truncated: limit reached]"
@@ -32,7 +32,7 @@ end
 local function line(level, text)
     if log_left < 0 or utf8_len(text) then return plain(level, text) end
     local warn
-    text, warn = need("mend").line(sub(text, 1, log_left), "a log line")        -- no more than there is room for
+    text, warn = need("mend").line(sub(text, 1, log_left), "a log line")        -- only as much as fits
     plain(level, text)
     warn()
 end
@@ -63,7 +63,7 @@ return {
         end
     end,
     no_secret = function(_, name)           -- the __index of `secrets`
-        if method == "" then return "secret:" .. tostring(name) end      -- described, not run: there are none yet
+        if method == "" then return "secret:" .. tostring(name) end      -- described: there are none yet
         local shown = sub(tostring(name), 1, 64)
         line("warn", "secrets." .. shown .. ": there is no such secret for this script, so it is nil")
     end,

@@ -1,5 +1,5 @@
 -- Text that is not UTF-8, most often a string that `string.sub` cut inside a character: each broken part becomes U+FFFD,
--- as WHATWG's decoder and Python's `errors="replace"` have it. Loaded by the first run that sends such text.
+-- as in WHATWG's decoder and Python's `errors="replace"`. A run loads this when it first sends such text.
 local x = ...
 local byte, char, concat, find, match, pack, sub = x.byte, x.char, x.concat, x.find, x.match, x.pack, x.sub
 local utf8_len, next, type, encode, traceback = x.utf8_len, x.next, x.type, x.encode, x.traceback
@@ -10,7 +10,7 @@ local BINARY = {
     ["http.post"] = "body", ["http.put"] = "body", ["http.patch"] = "body",
     ["fs.read"] = "path", ["fs.list"] = "path",
 }
--- More warnings than this are not logged; what they would say is still counted.
+-- The most warnings to log; the broken parts of all others are still counted.
 local MAX_WARNINGS = 8
 local PARTS = 4096      -- joined at once, so that a text of broken bytes alone needs no table as large as itself
 
@@ -66,7 +66,7 @@ local function warn(where, replaced)
     if said == MAX_WARNINGS or warned[where] then return end
     warned[where], said = true, said + 1
     x.need("log").plain("warn", where .. " is not UTF-8: " .. counted(replaced)
-        .. " (string.sub counts bytes; utf8.offset finds where characters begin)")
+        .. " (string.sub counts bytes; text.sub counts characters)")
 end
 
 function mend.text(s)
@@ -75,8 +75,8 @@ function mend.text(s)
     return text, replaced
 end
 
--- encoded(value, where, reason) -> what `encode` returns of it, in which every broken text is mended. `reason` is that
--- of the attempt before: it begins with the path of the first one.
+-- encoded(value, where, reason) -> what `encode` returns, with every broken text mended. `reason` is that of the attempt
+-- before: it begins with the path of the first broken text.
 local function encoded(value, where, reason)
     local before = mend.count
     local bytes, kind, why = encode(value, mend.text)
@@ -88,7 +88,7 @@ end
 
 function mend.answer(value, where, reason) return encoded(value, where, reason) end
 
--- arguments(name, given, reason) -> as `encode`. What a call takes as bytes stays as it is.
+-- arguments(name, given, reason) -> as `encode`. An argument that a call takes as bytes is sent unchanged.
 function mend.arguments(name, given, reason)
     local key = BINARY[name]
     local raw = key and given[key]
@@ -108,7 +108,7 @@ function mend.arguments(name, given, reason)
     return whole
 end
 
--- A line of the log, or the text of a progress report: `what` says which.
+-- A line of the log, or the text of a progress report: `what` names which.
 function mend.line(s, what)
     local text, replaced = mend.text(s)
     local where = line() .. what

@@ -1,13 +1,13 @@
--- `context.parallel`: functions side by side. Each is a coroutine; what they ask of the host goes out together, and
--- whichever is answered first goes on first. The host sees numbered calls and knows nothing of functions.
+-- `context.parallel`: concurrent functions. Each is a coroutine; their host calls are sent together, and the one that
+-- is answered first is resumed first. The host sees numbered calls, not functions.
 local x = ...
 local CALL, CALLS, LOG, PROGRESS, hosts, shape = x.CALL, x.CALLS, x.LOG, x.PROGRESS, x.hosts, x.shape
 local create, resume, yield, isyieldable = x.create, x.resume, x.yield, x.isyieldable
 local error, type, rawequal, rawget, pack = x.error, x.type, x.rawequal, x.rawget, x.table_pack
-local take_inbox = x.take_inbox
+local take_inbox, find = x.take_inbox, x.find
 local string_pack, concat, table_unpack = x.pack, x.concat, x.table_unpack
 
-local last_id = 0           -- calls are numbered through the whole run, so that a late answer finds no wrong owner
+local last_id = 0           -- numbers are never reused within a run, so that a late answer cannot reach a wrong owner
 
 local function checked(functions)
     if type(functions) ~= "table" then
@@ -29,22 +29,25 @@ local function parallel(functions)
     local n = checked(functions)
     local results, errors, threads = { n = n }, {}, {}
     local owners = {}       -- number of a call under way -> which function waits for it
-    local fresh = {}        -- calls that the host has not been told of yet
+    local fresh = {}        -- calls that are not yielded to the driver yet
     local running = n
 
-    -- Let function i go on until it waits for the host or ends.
+    -- Resume function i until it waits for the host or ends.
     local function go(i, ...)
         local answer = pack(resume(threads[i], ...))
         while true do
             local tag = answer[2]
             if not answer[1] then
                 errors[i] = { tag }
+            elseif rawequal(tag, CALL) and find(answer[3], ":", 1, true) then   -- answered by the worker, at once
+                answer = pack(resume(threads[i], yield(tag, answer[3], answer[4])))
+                goto again
             elseif rawequal(tag, CALL) then
                 last_id = last_id + 1
                 owners[last_id] = i
                 fresh[#fresh + 1] = { last_id, answer[3], answer[4] }
                 return
-            elseif rawequal(tag, CALLS) then            -- a parallel inside of this one
+            elseif rawequal(tag, CALLS) then            -- a nested parallel
                 for k = 1, #answer[3] do
                     local call = answer[3][k]
                     owners[call[1]] = i
@@ -74,13 +77,13 @@ local function parallel(functions)
         local batch = fresh
         fresh = {}
         local ok, id = yield(CALLS, batch)
-        if id == nil then error(take_inbox(), 2) end     -- nothing can wait here: see `relay`
+        if id == nil then error(take_inbox(), 2) end     -- this place cannot wait: see `relay`
         local owner = owners[id]
         owners[id] = nil
         if owner then
             go(owner, ok, id)
         else
-            take_inbox()        -- of a parallel that ended early, out of memory
+            take_inbox()        -- the owner ended early, out of memory
         end
     end
     for i = 1, n do
@@ -89,13 +92,13 @@ local function parallel(functions)
     return results
 end
 
--- What the driver sends of it: a msgpack list of {number, name, arguments}, or nil where nothing could be waited for.
--- Numbers only grow, so what would be too much at once waits in its order: too many calls, or more bytes of arguments
--- than one call may have. One message, and all that the host holds of a run, then stay within what one call may take.
-local AT_ONCE = 64          -- what the supervisor allows to be under way (engine/workers/protocol.py, MAX_SIDE_BY_SIDE)
+-- The driver's message: a msgpack list of {number, name, arguments}, or nil if no call is under way. Numbers must grow,
+-- so calls beyond a bound are queued in order: too many calls, or more bytes of arguments than one call may have. So
+-- one message, and all arguments that the host holds for a run, stay within the bound of one call.
+local AT_ONCE = 64          -- the supervisor's bound (engine/workers/protocol.py, MAX_SIDE_BY_SIDE)
 local BYTES_AT_ONCE = x.max_output
-local held, first, last = {}, 1, 0      -- calls that the host does not know of yet: held[first] to held[last]
-local sizes, under_way, bytes_under_way = {}, 0, 0      -- number of a call that it knows of -> bytes of its arguments
+local held, first, last = {}, 1, 0      -- queued calls: held[first] to held[last]
+local sizes, under_way, bytes_under_way = {}, 0, 0      -- sizes: number of a call under way -> bytes of its arguments
 local function packed(calls)
     for i = 1, #calls do held[last + i] = calls[i] end
     last = last + #calls

@@ -1,4 +1,4 @@
--- What scripts find in the place of functions of the interpreter that do more than they should (see allowlist.py).
+-- Replacements of interpreter functions that do more than scripts may (see allowlist.py).
 local x = ...
 local error, pcall, select, type, rawget, rawequal = x.error, x.pcall, x.select, x.type, x.rawget, x.rawequal
 local raw_tostring, raw_setmetatable, raw_getmetatable = x.tostring, x.setmetatable, x.getmetatable
@@ -8,8 +8,8 @@ local own, OUT_OF_MEMORY = x.own, x.OUT_OF_MEMORY
 
 local wrapped = {}
 
--- What a wrapped function of C says of its arguments, with its name and the script's line: frames of this file have
--- neither. Called as the last thing of a wrapper, so that level 2 is the script.
+-- Raises the error of a wrapped C function with its name and the script's line, as frames of this file have neither.
+-- Used in a tail call, so that level 2 is the script.
 local function blame(name, ok, ...)
     if ok then return ... end
     local message = ...
@@ -19,7 +19,7 @@ end
 
 wrapped["error"] = function(message, level)
     if level == nil then level = 1 end
-    if type(level) == "number" and level > 0 then level = level + 1 end   -- this function is a level of its own
+    if type(level) == "number" and level > 0 then level = level + 1 end   -- this function is one level, too
     error(own(message), level)
 end
 wrapped["assert"] = function(...)
@@ -83,7 +83,7 @@ wrapped["string.format"] = function(fmt, ...)
 end
 
 local seed_a, seed_b = x.seed_a, x.seed_b
-local function seed(...) raw_randomseed(...) end      -- not what it returns: an address is part of it
+local function seed(...) raw_randomseed(...) end      -- drops its results, of which an address is part
 wrapped["math.randomseed"] = function(...)
     if select("#", ...) > 0 then
         return blame("randomseed", pcall(seed, ...))

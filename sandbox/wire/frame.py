@@ -4,16 +4,14 @@ HEADER_BYTES = 4
 
 
 class FrameTooLarge(Exception):
-    """The prefix announces more than the maximum. Nothing of the payload was kept or allocated."""
+    """The prefix announces more than the maximum. None of the payload was kept or allocated."""
 
     def __init__(self, length: int, maximum: int) -> None:
         super().__init__(f"frame of {length} bytes; the limit is {maximum}")
-        self.length = length
-        self.maximum = maximum
 
 
 def encode_frame_head(length: int) -> bytes:
-    """What stands before a payload of this length. Raises OverflowError for one of 4 GiB or more."""
+    """The prefix of a payload of this length. Raises OverflowError for 4 GiB or more."""
     return length.to_bytes(HEADER_BYTES, "big")
 
 
@@ -23,7 +21,7 @@ def encode_frame(payload: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Bytes in, payloads out, whatever the splits. The length is judged before anything is stored for it."""
+    """Bytes in, payloads out, for any split of the bytes. The length is checked before the payload is stored."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
@@ -31,11 +29,11 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes as they came and return the frames they complete. Raises FrameTooLarge."""
+        """Add received bytes, and return the payloads that they complete. Raises FrameTooLarge."""
         buffer = self._buffer
         if not buffer and len(data) >= HEADER_BYTES:
             length = int.from_bytes(data[:HEADER_BYTES], "big")
-            if length == len(data) - HEADER_BYTES <= self.maximum:  # one whole frame, as most come: nothing to keep
+            if length == len(data) - HEADER_BYTES <= self.maximum:  # one whole frame, as usual: nothing to buffer
                 return [data[HEADER_BYTES:]]
         buffer += data
         frames: list[bytes] = []
@@ -56,5 +54,5 @@ class FrameDecoder:
 
     @property
     def idle(self) -> bool:
-        """Whether no partial frame is held."""
+        """Whether no partial frame is buffered."""
         return not self._buffer

@@ -1,4 +1,4 @@
-"""The one list of layers that stand between a script and the host: what each stops, and what remains without it."""
+"""The one list of layers between a script and the host: what each stops, and what remains without it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer. `required` ones are part of the default `[sandbox] require`: without them nothing is served.
+    """One layer. `required` ones are in the default `[sandbox] require`: without them the engine does not start.
 
     `evidence` is a field of proc_pid_status(5) and its value in a process where the layer is in effect: worker and
-    supervisor both read it. Layers without one read back what they set.
+    supervisor both read it. Layers without evidence read back what they set.
     """
 
     name: str
@@ -78,7 +78,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         "seccomp",
         "every system call that computing does not need, by killing the process",
-        "code that broke out of the interpreter has the kernel before it",
+        "code that broke out of the interpreter can make any system call",
         required=True,
         evidence=("Seccomp", "2"),
     ),
@@ -89,7 +89,7 @@ REQUIRED: tuple[str, ...] = tuple(layer.name for layer in LAYERS if layer.requir
 
 
 def contradicted(name: str, status: Mapping[str, str]) -> str | None:
-    """What the kernel's status of a process says against a layer being in effect there; None where it agrees."""
+    """Why the kernel's status of a process contradicts that a layer is in effect there; None if it does not."""
     evidence = next((layer.evidence for layer in LAYERS if layer.name == name), None)
     if evidence is None or status.get(evidence[0]) == evidence[1]:
         return None

@@ -1,6 +1,6 @@
 """The one list of limits: name, unit, default, ceiling, reason, who enforces it and what the script sees.
 
-Everything that speaks of a limit (configuration, quotas, errors, docs, `GET /limits`) reads `SPECS`.
+Everything that uses a limit (configuration, quotas, errors, docs, `GET /limits`) reads `SPECS`.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True)
 class LimitSpec:
-    """One limit. `default` applies when nobody asks; `ceiling` is the engine's, when `[limits.max]` is silent."""
+    """One limit. `default` applies if neither script nor `[limits]` sets it, `ceiling` if `[limits.max]` does not."""
 
     name: str
     unit: Unit
@@ -33,7 +33,7 @@ class LimitSpec:
         return self.unit != "s"
 
     def kind(self, value: float) -> float:
-        """The value as this limit holds it: an int, or for seconds a float."""
+        """The value in the type of this limit: int, or float for seconds."""
         return float(value) if self.unit == "s" else int(value)
 
 
@@ -105,7 +105,7 @@ SPECS: dict[str, LimitSpec] = {
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one run, by value: a field for every row of `SPECS`, which has the defaults."""
+    """The limits of one run: a field for every row of `SPECS`, which has the defaults."""
 
     timeout_s: float
     cpu_s: float
@@ -120,13 +120,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_of(values: Mapping[str, float]) -> Limits:
-    """Limits of these values, each as its row of `SPECS` holds it; where a value is missing, the row's default."""
+    """Limits of these values, each in the type of its row of `SPECS`; a missing one has the row's default."""
     rows: dict[str, Any] = {name: spec.kind(values.get(name, spec.default)) for name, spec in SPECS.items()}
     return Limits(**rows)
 
 
 DEFAULTS = limits_of({})
 
-# The prelude charges every line at least this much of `log_bytes`, so an honest worker cannot send more lines than that
-# allows.
+# The prelude charges this much of `log_bytes` for every line besides its text, which bounds the number of lines.
 LINE_BYTES = 16

@@ -1,9 +1,9 @@
-"""The wire between supervisor and worker: typed messages in msgpack, and which of them is legal when.
+"""The wire between supervisor and worker: typed messages in msgpack, and which of them is legal in which state.
 
-Strict alternation: the worker says Ready once; then for each Run any number of Log, Progress, HostCall and HostCalls,
+Strict alternation: the worker sends Ready once; then for each Run any number of Log, Progress, HostCall and HostCalls,
 each of the last two answered by one HostReply; then exactly one Done or Failed. Values inside messages are opaque bytes
-(msgpack), so that the worker's Python half never parses them and the supervisor does so under its own bounds.
-A worker is presumed hostile: decoding into these types, under a frame maximum, is the first check of what it says.
+(msgpack): the worker's Python half never parses them, and the supervisor does so within its own bounds.
+A worker is presumed hostile: decoding into these types, with a maximum frame size, is the first check of its messages.
 """
 
 from enum import IntEnum, auto
@@ -17,7 +17,7 @@ LayerState = Literal["active", "unavailable", "off"]
 
 
 class LayerReport(msgspec.Struct, frozen=True, array_like=True):
-    """One layer of confinement as found in effect: `detail` says how (or with which errno) in a few words."""
+    """One layer of confinement as the worker found it: `detail` says how it is in effect, or the errno, in short."""
 
     name: str
     state: LayerState
@@ -27,7 +27,7 @@ class LayerReport(msgspec.Struct, frozen=True, array_like=True):
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets.
 
-    `source` is None for a script that the worker keeps (`sandbox.wire.kept`), named by `digest` and `chunk_name`.
+    `source` is None for a script in the worker's `ScriptCache`, whose key is `digest` and `chunk_name`.
     """
 
     source: bytes | None
@@ -41,12 +41,13 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     log_bytes: int
     value_depth: int
     progress: int
+    timeout_s: float = 0.0
 
 
 class HostReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
     """Supervisor to worker: the answer of a host call, a msgpack value if `ok`, else the text of an error.
 
-    `call` is the number of the call that it answers, of several under way; 0 answers a HostCall.
+    `call` is the number of the call that it answers, in HostCalls; 0 answers a HostCall.
     """
 
     ok: bool
@@ -55,7 +56,7 @@ class HostReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """Worker to supervisor, once: confined as told. `version` guards against a zygote of another release."""
+    """Worker to supervisor, once: confinement is done. `version` guards against a zygote of another release."""
 
     version: int
     layers: tuple[LayerReport, ...]
@@ -74,7 +75,7 @@ NumberedCall = tuple[int, str, bytes]
 class HostCalls(msgspec.Struct, frozen=True, array_like=True, tag="calls"):
     """Worker to supervisor: start these calls (number, name, arguments) beside those under way, and answer any one.
 
-    Numbers are above 0 and never used twice in a run. Without new calls it waits for another answer.
+    Numbers are above 0 and never reused in a run. An empty list waits for another answer.
     """
 
     calls: tuple[NumberedCall, ...]
@@ -90,12 +91,12 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     message: str
 
 
-# How often a broken part of a text became U+FFFD in this run, as the worker claims.
+# How many broken parts of texts became U+FFFD in this run, as the worker claims.
 Replaced = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
-    """Worker to supervisor: the script's answer, one msgpack value. Decoding copies none of it: 16 MiB take 15 ms."""
+    """Worker to supervisor: the script's answer, one msgpack value. Decoding does not copy it: 16 MiB take 15 ms."""
 
     value: memoryview
     replaced: Replaced = 0
@@ -110,8 +111,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     replaced: Replaced = 0
 
 
-# Between supervisor and zygote: one message a packet, on a SOCK_SEQPACKET pair. The zygote is trusted code, but no
-# more than data is taken from it.
+# Between supervisor and zygote: one message a packet, on a SOCK_SEQPACKET pair. The zygote is trusted code, but only
+# data is accepted from it.
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
@@ -121,7 +122,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Fork(msgspec.Struct, frozen=True, array_like=True, tag="fork"):
-    """Supervisor to zygote: make a worker. `serial` names it in answers; the bounds are the engine's ceilings."""
+    """Supervisor to zygote: fork a worker. `serial` identifies it in answers; the bounds are the engine's ceilings."""
 
     serial: int
     cpu_s: float
@@ -169,7 +170,7 @@ decode_to_zygote = _to_zygote.decode
 
 
 class State(IntEnum):
-    """Where one worker's conversation stands, seen from the supervisor. (An int hashes faster than an enumeration.)"""
+    """The state of one worker's conversation, seen from the supervisor. (IntEnum hashes faster than Enum.)"""
 
     STARTING = auto()
     READY = auto()

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-# Who has to change something so that it does not happen again: `script` is its author, `operator` who configures.
+# Who has to change something to prevent it: `script` is the script's author, `operator` the author of the
+# configuration.
 Fault = Literal["caller", "script", "operator", "engine"]
 
 
 class Outcome(StrEnum):
     """How one run ended: decided from evidence (allocator, clock, wait status), never from a text of the script.
 
-    What each one stands for is in `OUTCOMES`.
+    `OUTCOMES` has the meaning of each.
     """
 
     OK = "ok"
@@ -34,9 +35,9 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class OutcomeSpec:
     """One outcome: a sentence, whose fault it is (None: nothing went wrong), whether the worker may serve another run,
-    and whether the same request may end otherwise when it is made again.
+    and whether the same request may succeed when it is repeated.
 
-    A worker survives a clean end alone: after any other one its state is not known.
+    A worker survives only a clean end: after any other its state is not known.
     """
 
     outcome: Outcome

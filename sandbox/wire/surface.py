@@ -1,7 +1,7 @@
-"""The one list of host calls: what a script may ask of the supervisor, and with which parameters it does.
+"""The one list of host calls: what a script may request of the supervisor, with its parameters.
 
-Made of it: the functions that scripts call (`sandbox/stubs.py`) and the names that they see (`sandbox/allowlist.py`).
-Held equal by tests: what the families of `engine/bridge/` answer, the definitions for editors, and the pages of docs.
+Made from it: the functions that scripts call (`sandbox/stubs.py`) and the names that they see (`sandbox/allowlist.py`).
+Tests compare it with the families in `engine/bridge/`, the definitions for editors, and the pages of docs.
 """
 
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """One host call. `name` is its grant, too, and what a script calls; `parameters` are as a script gives them.
+    """One host call. `name` is also its grant and the name in scripts; `parameters` are those of the Lua function.
 
-    `stub` is where the function for scripts comes from. `made`: from this row, with each parameter as an argument of
-    the same name. `core` and `http`: from that file of the prelude, as there its parameters become other arguments.
+    `stub` is the source of the Lua function. `made`: generated from this row, with each parameter as an argument of the
+    same name. Else: written in that file of the prelude, as its parameters or results differ from those of the call.
     `answers` is whether the function returns a value.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
-    stub: Literal["made", "core", "http"] = "made"
+    stub: Literal["made", "core", "http", "schema"] = "made"
     answers: bool = True
 
     @property
     def library(self) -> str:
-        """The table that the function is in; empty for a function that is a global."""
+        """The table that the function is in; empty for a global function."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -48,5 +48,6 @@ HOST_CALLS: dict[str, HostCall] = {
         HostCall("fs.read", ("path",)),
         HostCall("fs.list", ("path", "glob")),
         HostCall("sleep", ("seconds",), answers=False),
+        HostCall("json.schema", ("value", "schema"), "schema"),
     )
 }

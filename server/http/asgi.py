@@ -61,6 +61,7 @@ class Exchange:
         "on_drain",
         "params",
         "pending",
+        "problem",
         "refused",
         "scope",
         "started",
@@ -96,6 +97,8 @@ class Exchange:
         self.pending = body is None and (b"content-length" in headers or b"transfer-encoding" in headers)
         # Whether the client waits for a 100 before it sends its body (RFC 9110 section 10.1.1).
         self.expecting = self.pending and b"100-continue" in headers.get(b"expect", b"").lower()
+        # The head of an error, held until its body is written as problem details.
+        self.problem: Message | None = None
         self.draining = False
         self.on_drain: Callable[[], None] | None = None
         self.ending = False

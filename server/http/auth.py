@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from control.identity import ANONYMOUS, LOCAL
-from engine.errors import Problem
+from control.identity import ANONYMOUS, LOCAL, Identity
+from engine.config.oauth import looks_like_token
+from engine.errors import Code, Problem
 from engine.tenant import Tenant
 from server.http.access import is_loopback
 from server.http.asgi import Exchange, Scope
 from server.http.routes import Need, Table, no_key
+from server.oauth.challenge import challenged, lacking
 from server.problems import Answer, problem_answer
 
 if TYPE_CHECKING:
     from control.store import ControlStore
+    from server.oauth.tokens import Tokens
 
 # Headers that proxies add: with any of them, the peer address of the connection is not the client's.
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
@@ -49,7 +52,7 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 class Auth:
-    """The authentication of one server. `control` is None when tenants are off.
+    """The authentication of one server. `control` is None when tenants are off, `tokens` without `[tenants.oauth]`.
 
     `count` is called for every request with a tenant's valid key, and raises Problem above the tenant's request rate.
     `work_for` opens a block whose CPU time is charged to a tenant (`Engine.work_for`); `charge` charges CPU seconds.
@@ -62,12 +65,14 @@ class Auth:
         count: Callable[[Tenant], None],
         work_for: Callable[[Tenant], AbstractContextManager[None]] = lambda tenant: nullcontext(),
         charge: Callable[[Tenant, float], None] = lambda tenant, cpu_s: None,
+        tokens: "Tokens | None" = None,
     ) -> None:
         self.table = table
         self._control = control
         self._count = count
         self._work_for = work_for
         self._charge = charge
+        self._tokens = tokens
 
     async def refusal(self, scope: Scope, exchange: Exchange, path: str | None) -> Answer | None:
         """The error for a request that is not allowed, else None. Sets the exchange's route, identity, tenant and key.
@@ -83,8 +88,21 @@ class Auth:
             else:
                 await self._with_keys(self._control, scope, exchange)
         except Problem as problem:
-            return problem_answer(problem)
+            return self._refused(problem, scope, exchange)
         return None
+
+    def _refused(self, problem: Problem, scope: Scope, exchange: Exchange) -> Answer:
+        """The error of a request; with `[tenants.oauth]` also what a client has to log in for, and where."""
+        tokens, identity = self._tokens, exchange.identity
+        if tokens is None or problem.code not in (Code.UNAUTHORIZED, Code.FORBIDDEN):
+            return problem_answer(problem)
+        scopes = exchange.found.need.value.scopes
+        if problem.code is Code.FORBIDDEN:
+            if identity.issuer is None or (lack := lacking(tokens.config, identity, scopes)) is None:
+                return problem_answer(problem)
+            problem = lack
+        invalid = looks_like_token(presented(scope["headers"]) or "")
+        return challenged(problem_answer(problem), tokens.config, scopes, identity, invalid=invalid)
 
     def _without_keys(self, scope: Scope, exchange: Exchange) -> None:
         client = scope["client"]
@@ -95,8 +113,17 @@ class Auth:
     async def _with_keys(self, control: "ControlStore", scope: Scope, exchange: Exchange) -> None:
         need = exchange.found.need
         key = presented(scope["headers"])
-        # A missing key takes the same work as a wrong one.
-        identity = await control.keys.authenticate(key or "")
+        identity: Identity | None
+        if self._tokens is not None and key is not None and looks_like_token(key):
+            if need is Need.NOTHING:  # a token opens nothing more there, so that none is read
+                return
+            sender = await self._tokens.authenticate(key, scope["client"][0] if scope["client"] else "")
+            identity = sender.identity
+            if sender.cpu_s:
+                self._charge(identity.tenant, sender.cpu_s)
+        else:
+            # A missing key takes the same work as a wrong one.
+            identity = await control.keys.authenticate(key or "")
         if identity is None:
             if need is not Need.NOTHING:
                 raise no_key()
@@ -131,8 +158,14 @@ class Auth:
             try:
                 for exchange in list(active()):
                     key = exchange.key
-                    if exchange.started and key is not None and await control.keys.authenticate(key) is None:
+                    if exchange.started and key is not None and not await self._valid(control, key):
                         exchange.end()
                 seen, looked_at = found, now
             except Problem:  # the store is unavailable, and has logged it
                 continue
+
+    async def _valid(self, control: "ControlStore", key: str) -> bool:
+        """Whether a key or token still gives access."""
+        if self._tokens is not None and looks_like_token(key):
+            return await self._tokens.valid(key)
+        return await control.keys.authenticate(key) is not None

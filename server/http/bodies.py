@@ -32,7 +32,7 @@ class Bodies:
         if tenant is not None:
             self._of[tenant] += size
             if self._of[tenant] > self.tenant_bound:
-                text = f"the bodies of this tenant's requests under way are larger than {self.tenant_bound} bytes"
+                text = f"the bodies of this tenant's requests in flight are larger than {self.tenant_bound} bytes"
                 return Problem(Code.RATE_LIMITED, text, retry_after_s=1)
         if self._held > self.bound:
             return Problem(Code.UNAVAILABLE, "too many large requests at once", retry_after_s=1)

@@ -86,7 +86,7 @@ def check_content_type(content_type: bytes | None) -> None:
     """Require `application/json`, with no charset but UTF-8 (RFC 8259 sections 8.1 and 11). Raises Problem (415)."""
     media, _, parameters = (content_type or b"").decode("latin-1").partition(";")
     if media.strip().lower() != "application/json":
-        seen = f"not {media.strip()[:80]!r}" if media.strip() else "and the request says nothing"
+        seen = f"not {media.strip()[:80]!r}" if media.strip() else "and the request has none"
         raise Problem(Code.UNSUPPORTED_MEDIA_TYPE, f"a body needs Content-Type: application/json, {seen}")
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
@@ -138,7 +138,7 @@ def _require_memory(raw: bytes, max_values: int) -> None:
 
 def no_memory() -> Problem:
     """The error when there is no memory for a body: the server's fault, not the client's."""
-    return Problem(Code.UNAVAILABLE, "the server has no memory for this body now", retry_after_s=1)
+    return Problem(Code.UNAVAILABLE, "the server is short of memory for this body", retry_after_s=1)
 
 
 def _refuse_duplicates(raw: bytes) -> None:

@@ -6,17 +6,20 @@ answer to every request, and afterwards a connection that is either usable or cl
 """
 
 import re
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import trio
 
 from engine.errors import Code, Problem, leaf
 from engine.host.memory import memory_for_process
+from engine.tenant import Tenant
 from server.http.access import Access
 from server.http.asgi import BODY, KEY, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
 from server.http.auth import Auth
 from server.http.bodies import Bodies
 from server.http.body import no_memory
+from server.http.problem_json import MEDIA, as_problem, is_wanted
 from server.http.target import MCP_PATH, read_path, read_query
 from server.logs import log, report
 from server.problems import Answer, Headers, internal, problem_answer
@@ -38,7 +41,8 @@ _ALWAYS: Headers = [(b"vary", b"origin"), (b"x-content-type-options", b"nosniff"
 
 _METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _EXPOSED = (
-    b"allow, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset, www-authenticate, "
+    b"allow, etag, retry-after, ratelimit, ratelimit-policy, ratelimit-limit, ratelimit-remaining, ratelimit-reset, "
+    b"www-authenticate, "
     b"mcp-session-id, mcp-protocol-version"
 )
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]*")
@@ -48,12 +52,23 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#@]*)(/[^?#]*)?", re.IGNORECASE)
 class Guard:
     """An ASGI application in front of another one, for `server.transport.http1`: one HTTP request for each call."""
 
-    def __init__(self, app: App, access: Access, auth: Auth, *, max_body_bytes: int, body_timeout_s: float) -> None:
+    def __init__(
+        self,
+        app: App,
+        access: Access,
+        auth: Auth,
+        *,
+        max_body_bytes: int,
+        body_timeout_s: float,
+        rates: Callable[[Tenant], Iterable[tuple[bytes, bytes]]] = lambda tenant: (),
+    ) -> None:
+        """`rates` has the headers that say how many requests a tenant may send."""
         self.app = app
         self.access = access
         self.auth = auth
         self.max_body_bytes = max_body_bytes
         self.body_timeout_s = body_timeout_s
+        self._rates = rates
         self.draining = False
         # Bound once: structlog's lazy logger is built again for every event, including those below the level.
         self._log = log.bind()
@@ -88,7 +103,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = trio.current_time()
         headers = dict(scope["headers"])
-        cors: Headers = []
+        extra: Headers = []
         problem: Problem | None = None
         cancel_scope = trio.CancelScope()
         exchange = Exchange(headers, cancel_scope, scope.get(BODY))
@@ -96,19 +111,21 @@ class Guard:
         self._active.add(exchange)
         try:
             with cancel_scope:
-                path, early = self._check(scope, exchange, cors)
+                path, early = self._check(scope, exchange, extra)
                 if early is None or early.status != _PREFLIGHT:
                     # Without a valid key the answer is 401, whatever else is wrong. Not for preflights, which carry no
                     # credentials.
                     early = await self.auth.refusal(scope, exchange, path) or early
+                    if _payer(exchange) is not None:
+                        extra += self._rates(exchange.tenant)
                 if early is None and exchange.pending:
                     early = await self._read_body(exchange, receive)
                 elif early is None and exchange.body:
                     early = self._count(exchange, len(exchange.body))
                 if early is not None:
-                    await _answer_early(early, cors, exchange, receive, send)
+                    await _answer_early(early, extra, exchange, receive, send)
                 elif not exchange.client_gone:
-                    await self._serve(scope, receive, partial(self._send, send, exchange, cors), exchange)
+                    await self._serve(scope, receive, partial(self._send, send, exchange, extra), exchange)
                     if not exchange.started and exchange.refused is None:
                         raise RuntimeError("the application did not answer")
         except Exception as error:
@@ -122,7 +139,7 @@ class Guard:
                 self._answers.remove(_payer(exchange), exchange.answered)
         if not exchange.started and not exchange.client_gone:
             going = problem or exchange.refused or Problem(Code.UNAVAILABLE, "the server is shutting down")
-            await _answer(problem_answer(going), [*cors, _CLOSE], exchange, send)
+            await _answer(problem_answer(going), [*extra, _CLOSE], exchange, send)
         elif exchange.ending and not exchange.finished and not exchange.client_gone:
             await _send(send, exchange, [], {"type": "http.response.body", "body": b""})
         self._log.debug(
@@ -133,11 +150,11 @@ class Guard:
             ms=round((trio.current_time() - started) * 1000, 2),
         )
 
-    def _check(self, scope: Scope, exchange: Exchange, cors: Headers) -> tuple[str | None, Answer | None]:
+    def _check(self, scope: Scope, exchange: Exchange, extra: Headers) -> tuple[str | None, Answer | None]:
         """The path of the request, None if it is ambiguous; and the early answer if the head alone decides it.
 
-        Fills `cors`, the headers that let a page read answers, and replaces the scope's path with the parsed one, so
-        that no layer behind this sees another path.
+        Fills `extra`, the headers of every answer, with those that let a page read it, and replaces the scope's path
+        with the parsed one, so that no layer behind this sees another path.
         """
         headers, method = exchange.headers, scope["method"]
         host, raw = _absolute(scope["raw_path"], headers.get(b"host", b""))
@@ -154,9 +171,9 @@ class Guard:
             exchange.params = read_query(scope["query_string"])
         except Problem as problem:
             doubt = problem_answer(problem)
-        return path, self._refuse_caller(scope, headers, host, cors) or doubt
+        return path, self._refuse_caller(scope, headers, host, extra) or doubt
 
-    def _refuse_caller(self, scope: Scope, headers: dict[bytes, bytes], host: bytes, cors: Headers) -> Answer | None:
+    def _refuse_caller(self, scope: Scope, headers: dict[bytes, bytes], host: bytes, extra: Headers) -> Answer | None:
         """The early answer if the head's host, origin or announced body is not allowed."""
         if not self.access.host_allowed(host):
             name = host.decode("latin-1")[:100]
@@ -167,7 +184,7 @@ class Guard:
         origin = headers.get(b"origin")
         if origin is not None:
             if self.access.origin_allowed(origin, host):
-                cors += [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED)]
+                extra += [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED)]
                 if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                     return _preflight(headers)
             # A plain GET changes nothing and the page cannot read its answer; MCP requires 403 nevertheless (revision
@@ -227,7 +244,7 @@ class Guard:
             )
         )
 
-    async def _send(self, send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:
+    async def _send(self, send: Send, exchange: Exchange, extra: Headers, message: Message) -> None:
         """Send an application's answer, if there is room to hold it until its client has read it."""
         if message["type"] == "http.response.start" and not exchange.started:
             length = dict(message.get("headers", ())).get(b"content-length", b"")
@@ -236,7 +253,7 @@ class Guard:
                 exchange.refused = self._answers.add_answer(_payer(exchange), size)
                 exchange.answered = size if exchange.refused is None else 0
         if exchange.refused is None:
-            await _send(send, exchange, cors, message)
+            await _send(send, exchange, extra, message)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Run the application with the complete body, and cancel it when the client disconnects."""
@@ -269,15 +286,36 @@ def _payer(exchange: Exchange) -> str | None:
     return exchange.tenant.id if exchange.key is not None and not exchange.identity.operator else None
 
 
-async def _send(send: Send, exchange: Exchange, cors: Headers, message: Message) -> None:
-    """Track the progress of the answer, and add the headers that every answer has."""
+async def _send(send: Send, exchange: Exchange, extra: Headers, message: Message) -> None:
+    """Track the progress of the answer, and add the headers that every answer has.
+
+    An error is written as problem details where its client asked for them: the one place that every error passes.
+    """
     if message["type"] == "http.response.start":
         exchange.started = True
         exchange.status = int(message["status"])
-        message["headers"] = [*message.get("headers", ()), *_ALWAYS, *cors]
-    elif not message.get("more_body", False):
-        exchange.finished = True
+        message["headers"] = [*message.get("headers", ()), *_ALWAYS, *extra]
+        if exchange.status >= 400 and is_wanted(exchange.headers.get(b"accept", b"")):
+            exchange.problem = message
+            return
+    else:
+        if not message.get("more_body", False):
+            exchange.finished = True
+        if exchange.problem is not None:
+            head, message = _as_problem(exchange.problem, message)
+            exchange.problem = None
+            await send(head)
     await send(message)
+
+
+def _as_problem(head: Message, message: Message) -> tuple[Message, Message]:
+    """An error as problem details: its head and its body, which is one message as every error's is."""
+    body = as_problem(message.get("body", b""), head["status"])
+    if body is None:
+        return head, message
+    own = {b"content-type": MEDIA, b"content-length": b"%d" % len(body)}
+    headers = [(name, own.get(name, value)) for name, value in head["headers"]]
+    return {**head, "headers": [*headers, (b"vary", b"accept")]}, {**message, "body": body}
 
 
 async def _answer(answer: Answer, more: Headers, exchange: Exchange, send: Send) -> None:
@@ -287,7 +325,7 @@ async def _answer(answer: Answer, more: Headers, exchange: Exchange, send: Send)
     await _send(send, exchange, [], {"type": "http.response.body", "body": answer.body})
 
 
-async def _answer_early(answer: Answer, cors: Headers, exchange: Exchange, receive: Receive, send: Send) -> None:
+async def _answer_early(answer: Answer, extra: Headers, exchange: Exchange, receive: Receive, send: Send) -> None:
     """Answer a request whose body may still be in transit.
 
     A client that gets an answer before it has sent its body sends the body all the same. A server that parses those
@@ -296,15 +334,15 @@ async def _answer_early(answer: Answer, cors: Headers, exchange: Exchange, recei
     """
     if exchange.pending and exchange.expecting:
         # Receiving would send a 100. A client that waits for one sends no body after this (RFC 9110 10.1.1).
-        await _answer(answer, [*cors, _CLOSE], exchange, send)
+        await _answer(answer, [*extra, _CLOSE], exchange, send)
         return
     if not exchange.pending or await _discard(exchange, receive, DRAIN_BYTES, DRAIN_S):
-        await _answer(answer, cors, exchange, send)
+        await _answer(answer, extra, exchange, send)
         return
     if exchange.client_gone:
         return
     start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
-    await _send(send, exchange, [*cors, _CLOSE], start)
+    await _send(send, exchange, [*extra, _CLOSE], start)
     await _send(send, exchange, [], {"type": "http.response.body", "body": answer.body, "more_body": True})
     await _discard(exchange, receive, None, LINGER_S)
     await _send(send, exchange, [], {"type": "http.response.body", "body": b""})

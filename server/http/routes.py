@@ -62,6 +62,10 @@ class Need(Enum):
         frozenset({"publish", "admin"}), Open.MACHINE, "this key has no scope 'publish' or 'admin'", _PUBLISHING
     )
     ADMIN = Rule(frozenset({"admin"}), Open.MACHINE, "this key has no scope 'admin'", _PUBLISHING)
+    AUDIT = Rule(
+        frozenset({"admin"}), Open.NONE, "this key has no scope 'admin'",
+        "there are no tenants here: tenants.enabled is false",
+    )  # fmt: skip
     METRICS = Rule(
         frozenset(), Open.MACHINE, "metrics are for the operator's key", "metrics are for clients on this machine"
     )
@@ -142,19 +146,31 @@ class Found(NamedTuple):
 UNREAD = Found(None, {}, Need.KEY)
 
 
+# A name at the end of a rule that takes all the rest of a path, as Quart's router spells it.
+_REST = "<path:"
+
+
 class _Pattern:
     """The rows of one rule that contains names."""
 
-    __slots__ = ("names", "parts", "rows")
+    __slots__ = ("names", "parts", "rest", "rows")
 
     def __init__(self, parts: list[str]) -> None:
         self.rows: dict[str, Route] = {}
+        # The index of the part that takes all the rest, and its name.
+        self.rest = (len(parts) - 1, parts.pop()[len(_REST) : -1]) if parts[-1].startswith(_REST) else None
         # (index, text) of the literal parts after the first, and (index, name) of the others.
         self.parts = tuple((at, part) for at, part in enumerate(parts) if at > 1 and not part.startswith("<"))
         self.names = tuple((at, part[1:-1]) for at, part in enumerate(parts) if part.startswith("<"))
 
     def matches(self, parts: list[str]) -> bool:
         return all(parts[at] == text for at, text in self.parts)
+
+    def names_of(self, parts: list[str]) -> dict[str, str]:
+        found = {name: parts[at] for at, name in self.names}
+        if self.rest is not None:
+            found[self.rest[1]] = "/".join(parts[self.rest[0] :])
+        return found
 
 
 class Table:
@@ -165,6 +181,8 @@ class Table:
         self._literal: dict[str, dict[str, Route]] = {}
         # By first part and number of parts: few rules share both.
         self._patterns: dict[tuple[str, int], list[_Pattern]] = {}
+        # Rules with a rest, by first part: they match paths of any greater length.
+        self._rests: dict[str, list[_Pattern]] = {}
         by_rule: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             rows = by_rule.get(route.rule)
@@ -182,7 +200,10 @@ class Table:
         if parts[1].startswith("<"):
             raise ValueError(f"{rule} has a name as its first part")
         pattern = _Pattern(parts)
-        self._patterns.setdefault((parts[1], len(parts)), []).append(pattern)
+        if pattern.rest is not None:
+            self._rests.setdefault(parts[1], []).append(pattern)
+        else:
+            self._patterns.setdefault((parts[1], len(parts)), []).append(pattern)
         return pattern.rows
 
     def find(self, method: str, path: str) -> Found:
@@ -196,7 +217,12 @@ class Table:
         for pattern in self._patterns.get((parts[1] if len(parts) > 1 else "", len(parts)), ()):
             if pattern.matches(parts):
                 if (found := pattern.rows.get(asked)) is not None:
-                    return Found(found, {name: parts[at] for at, name in pattern.names}, found.need)
+                    return Found(found, pattern.names_of(parts), found.need)
+                here.append(pattern.rows)
+        for pattern in self._rests.get(parts[1] if len(parts) > 1 else "", ()):
+            if pattern.rest is not None and len(parts) > pattern.rest[0] and pattern.matches(parts):
+                if (found := pattern.rows.get(asked)) is not None:
+                    return Found(found, pattern.names_of(parts), found.need)
                 here.append(pattern.rows)
         return self._missed(path, here)
 

@@ -34,7 +34,7 @@ _WHY: tuple[tuple[re.Pattern[bytes], str], ...] = (
 
 # Every parameter that a route reads. Another spelling of such a name is refused: a request that was meant to be limited
 # to an agent must not be served without that limit.
-PARAMETERS = frozenset({"agent", "tenant", "format", "since", "limit", "envelope"})
+PARAMETERS = frozenset({"agent", "tenant", "format", "since", "limit", "before", "path", "envelope"})
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -64,7 +64,7 @@ def read_query(raw: bytes) -> Mapping[str, str]:
         raise _bad(f"the query has more than {MAX_QUERY_BYTES} bytes")
     # RFC 3986 gives both characters a meaning, and some programs end a parameter, or the target, there.
     if b";" in raw or b"#" in raw:
-        raise _bad("the query has ';' or '#' as they are: a value has them as %3B and %23")
+        raise _bad("the query has a bare ';' or '#': escape them as %3B and %23")
     pairs = raw.split(b"&")
     if len(pairs) > MAX_PARAMETERS:
         raise _bad(f"the query has more than {MAX_PARAMETERS} parameters")
@@ -84,7 +84,7 @@ def read_query(raw: bytes) -> Mapping[str, str]:
 def _text(raw: bytes) -> str:
     """A name or value of a query, unescaped."""
     if _BAD_ESCAPE.search(raw):
-        raise _bad("the query has a '%' that begins no escape")
+        raise _bad("the query has a '%' that does not begin an escape")
     try:
         text = unquote_to_bytes(raw.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:

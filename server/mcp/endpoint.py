@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 from mcp.server.lowlevel import Server
@@ -13,6 +13,7 @@ from mcp_types import HEADER_MISMATCH, LOG_LEVEL_META_KEY, PROTOCOL_VERSION_META
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request as StarletteRequest
 
+from agents.calls import Calls
 from engine.errors import Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
@@ -21,13 +22,10 @@ from server.http.held import filling
 from server.http.routes import not_taken, options
 from server.http.target import MCP_PATH
 from server.mcp.handlers import Handlers
-from server.mcp.late import Late
 from server.mcp.listen import Listeners
 from server.mcp.message import id_of, read_message
+from server.mcp.slow_answers import SlowAnswers
 from server.problems import INVALID_REQUEST, Answer, problem_answer, rpc_answer
-
-if TYPE_CHECKING:
-    from agents.service import Service
 
 _VERSION = b"mcp-protocol-version"
 _HANDSHAKE = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
@@ -47,14 +45,14 @@ class Mcp:
 
     def __init__(
         self,
-        service: "Service",
+        calls: Calls,
         *,
         max_body_bytes: int,
-        handlers: Callable[["Service", Listeners], Handlers] = Handlers,
+        handlers: Callable[[Calls, Listeners], Handlers] = Handlers,
     ) -> None:
-        self._service = service
+        self._calls = calls
         self.listeners = Listeners()
-        self.server: Server[Any] = handlers(service, self.listeners).server(self._input_schema)
+        self.server: Server[Any] = handlers(calls, self.listeners).server(self._input_schema)
         # The guard checks Host and Origin.
         streaming, plain = (
             StreamableHTTPSessionManager(
@@ -63,22 +61,22 @@ class Mcp:
             for json in (False, True)
         )
         self._streaming, self._plain = streaming, plain
-        self._late = Late()
+        self._slow = SlowAnswers()
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Open what requests need. An error in any of its tasks cancels the block and propagates."""
         async with self._streaming.run(), self._plain.run(), trio.open_nursery() as nursery:
-            with self._service.changes.heard_by(self.listeners.hear):
+            with self._calls.changes.heard_by(self.listeners.hear):
                 nursery.start_soon(self.listeners.watch)
-                nursery.start_soon(self._late.watch)
+                nursery.start_soon(self._slow.watch)
                 yield
             nursery.cancel_scope.cancel()
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         tenant, agent = _asking.get()
-        info = self._service.tool_info(tenant, name)
-        if info is None or (agent not in (None, name) and info not in self._service.list_tools(tenant, agent)):
+        info = self._calls.tool_info(tenant, name)
+        if info is None or (agent not in (None, name) and info not in self._calls.list_tools(tenant, agent)):
             return None
         return info.parameters
 
@@ -99,7 +97,7 @@ class Mcp:
         send = filling(send, exchange)
         try:
             if _only_answered(exchange, answer):
-                with self._late.looked_after(send) as say:
+                with self._slow.watched(send) as say:
                     await self._plain.handle_request(scope, receive, say)
             else:
                 await self._streaming.handle_request(scope, receive, send)
@@ -114,7 +112,7 @@ class Mcp:
         method = scope["method"]
         agent = exchange.params.get("agent")
         if agent is not None:
-            self._service.list_tools(exchange.tenant, agent)  # raises Problem for an unknown agent
+            self._calls.list_tools(exchange.tenant, agent)  # raises Problem for an unknown agent
         version = exchange.headers.get(_VERSION)
         # There are no sessions to delete; the silent stream of GET ended with the handshake revisions.
         methods = ("GET", "POST") if version is None or version in _HANDSHAKE else ("POST",)

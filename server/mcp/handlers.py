@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import mcp_types as t
 import trio
@@ -22,6 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from agents.agent import AgentInfo, AgentPrompt, Call
+from agents.calls import Calls
 from agents.documents import Document, Documents
 from agents.tool import ToolInfo
 from engine.errors import Code, Problem, leaf
@@ -35,7 +36,7 @@ from server.mcp.listen import Listeners
 from server.mcp.log import LEVELS, passes, wanted
 from server.mcp.methods import METHODS, Method
 from server.mcp.pages import PAGE, Cursors
-from server.mcp.progress import told
+from server.mcp.progress import reporting
 from server.mcp.shapes import (
     DOCUMENT_TEMPLATE,
     MAX_VALUES,
@@ -68,9 +69,6 @@ from server.problems import (
     render_cpu_s,
     rpc_error,
 )
-
-if TYPE_CHECKING:
-    from agents.service import Service
 
 # Lists differ by tenant, and change when scripts are edited or published.
 _HINT = CacheHint(ttl_ms=5_000, scope="private")
@@ -149,20 +147,20 @@ class _Server(Server[Any]):
 
 
 class Handlers:
-    """The handlers of one service. The caller, and the agent that it is limited to, come with each request."""
+    """The handlers of MCP. The caller, and the agent that it is limited to, come with each request."""
 
     # The access that each method needs; a subclass with more methods adds rows.
     methods: Mapping[str, Method] = METHODS
 
     def __init__(
         self,
-        service: "Service",
+        calls: Calls,
         listeners: Listeners,
         *,
         cursors: Cursors | None = None,
         caller: Callable[[Context], Caller] = http_caller,
     ) -> None:
-        self._service = service
+        self._calls = calls
         self._listeners = listeners
         self._cursors = cursors or Cursors()
         self._caller = caller
@@ -234,7 +232,7 @@ class Handlers:
         agent = None if self._is_own_tool(caller, params.name) else caller.agent
         try:
             async with self._call(ctx, caller, params.name) as call:
-                called = await self._service.call_tool(params.name, params.arguments or {}, call, agent=agent)
+                called = await self._calls.call_tool(params.name, params.arguments or {}, call, agent=agent)
         except Exception as error:
             problem = leaf(error)
             if not isinstance(problem, Problem):
@@ -242,20 +240,20 @@ class Handlers:
             if problem.code in (Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED) and not self._knows(caller, params.name):
                 raise MCPError(INVALID_PARAMS, problem.message, details(problem)) from None
             return failure_of(problem)
-        info = self._service.tool_info(caller.tenant, params.name)
+        info = self._calls.tool_info(caller.tenant, params.name)
         wrapped = is_wrapped(called.value, None if info is None else info.returns, of_handshake(ctx))
         return await _result(called.value, wrapped, caller)
 
     def _tools(self, caller: Caller) -> list[ToolInfo]:
-        tools = self._service.list_tools(caller.tenant, caller.agent)
+        tools = self._calls.list_tools(caller.tenant, caller.agent)
         if caller.agent is not None and self._is_own_tool(caller, caller.agent):
-            own = self._service.tool_info(caller.tenant, caller.agent)
+            own = self._calls.tool_info(caller.tenant, caller.agent)
             if own is not None and own not in tools:
                 tools = [*tools, own]
         return tools
 
     def _is_own_tool(self, caller: Caller, name: str) -> bool:
-        info = self._service.agent_info(caller.tenant, name) if caller.agent == name else None
+        info = self._calls.agent_info(caller.tenant, name) if caller.agent == name else None
         return info is not None and "tool" in info.expose
 
     def _knows(self, caller: Caller, name: str) -> bool:
@@ -275,7 +273,7 @@ class Handlers:
         caller = self._caller(ctx)
         info = self._prompt(caller, params.name)
         async with self._call(ctx, caller, params.name) as call:
-            resolved = await self._service.resolve(params.name, params.arguments or {}, call)
+            resolved = await self._calls.resolve(params.name, params.arguments or {}, call)
         if (beyond := len(resolved.prompt.messages) - FREE_MESSAGES) > 0:
             caller.charge(beyond * MESSAGE_S)
         texts, told = await _prompt(resolved.prompt, caller)
@@ -286,12 +284,12 @@ class Handlers:
         )
 
     def _agents(self, caller: Caller) -> list[AgentInfo]:
-        agents = self._service.list_agents(caller.tenant)
+        agents = self._calls.list_agents(caller.tenant)
         return [info for info in agents if caller.agent in (None, info.name) and "prompt" in info.expose]
 
     def _prompt(self, caller: Caller, name: str) -> AgentInfo | None:
         """The agent of a prompt; None for one that the service has a better error for. Raises MCPError (-32602)."""
-        info = self._service.agent_info(caller.tenant, name)
+        info = self._calls.agent_info(caller.tenant, name)
         if caller.agent not in (None, name) or (info is not None and "prompt" not in info.expose):
             raise MCPError(INVALID_PARAMS, f"no prompt with name: {name[:128]}")
         return info
@@ -346,10 +344,10 @@ class Handlers:
     def _documents(self, caller: Caller) -> Documents | None:
         """The caller's documents. A request limited to an agent reads them only if the agent may use `get`."""
         if caller.agent is not None:
-            tools = self._service.list_tools(caller.tenant, caller.agent)
+            tools = self._calls.list_tools(caller.tenant, caller.agent)
             if not any(info.name == "get" and info.builtin for info in tools):
                 return None
-        return self._service.documents(caller.tenant)
+        return self._calls.documents(caller.tenant)
 
     # ---- completion and change -----------------------------------------------------------------------------------
 
@@ -361,7 +359,7 @@ class Handlers:
             return await self._complete_address(self._documents(caller), params.ref.uri, name, typed, given)
         info = self._prompt(caller, params.ref.name)
         async with self._call(ctx, caller, params.ref.name) as call:
-            values = await self._service.complete(params.ref.name, name, typed, given, call)
+            values = await self._calls.complete(params.ref.name, name, typed, given, call)
         if values is not None:
             return completion_of(values)
         argument = next((each for each in (info.arguments if info else ()) if each.name == name), None)
@@ -415,7 +413,9 @@ class Handlers:
                 # The request's id puts the notification on the stream of that request, in all revisions.
                 await ctx.session.send_notification(t.LoggingMessageNotification(params=data), ctx.request_id)
 
-        async with told(caller.tenant, send_progress if token else None, None if level is None else send_line) as call:
+        async with reporting(
+            caller.tenant, send_progress if token else None, None if level is None else send_line
+        ) as call:
             yield call
 
 

@@ -183,7 +183,7 @@ class Listeners:
         """Admit it while its tenant holds fewer places than are free, so that no tenant can take all of them."""
         held = sum(each.tenant.id == listener.tenant.id for each in self._open)
         if held >= self._bound - len(self._open):
-            raise Problem(Code.UNAVAILABLE, "too many clients listen already", retry_after_s=30)
+            raise Problem(Code.UNAVAILABLE, "too many subscriptions are open", retry_after_s=30)
         self._open.add(listener)
 
     async def watch(self) -> None:

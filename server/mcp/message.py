@@ -57,14 +57,14 @@ def _excess(message: Mapping[str, Any]) -> str | None:
         for container in level:
             left -= len(container)
             if left < 0:
-                return f"the message holds more than {MAX_TYPED} values beside a tool's arguments"
+                return f"the message holds more than {MAX_TYPED} values outside a tool's arguments"
             items = container.values() if isinstance(container, Mapping) else container
             inner += [item for item in items if isinstance(item, dict | list)]
             if container is not handed:
                 text -= sum(len(item) for item in items if isinstance(item, str))
                 text -= sum(map(len, container)) if isinstance(container, Mapping) else 0
         level = inner
-    return None if text >= 0 else f"the message holds more than {MAX_TYPED_TEXT} characters beside arguments"
+    return None if text >= 0 else f"the message holds more than {MAX_TYPED_TEXT} characters outside arguments"
 
 
 def _sound(message: Any) -> dict[str, Any] | Answer:

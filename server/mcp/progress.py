@@ -27,7 +27,7 @@ SendProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 SendLine = Callable[[LogLine], Awaitable[None]]
 
 
-class Progress:
+class Reports:
     """Decides which reports to send. Values only ever increase, as MCP requires; the total is 1.
 
     Once a script reports progress itself, its host calls are no longer reported: the script knows better.
@@ -35,7 +35,7 @@ class Progress:
 
     def __init__(self, started: float) -> None:
         self._started = started
-        self._told = -math.inf
+        self._sent_at = -math.inf
         self._last = -math.inf
         self._reported = False
 
@@ -49,10 +49,10 @@ class Progress:
 
     def call(self, record: CallRecord, now: float) -> Report | None:
         """The report for a host call of the script, if it is to be sent."""
-        if self._reported or now - self._started < LONG_S or now - self._told < EVERY_S:
+        if self._reported or now - self._started < LONG_S or now - self._sent_at < EVERY_S:
             return None
         last = max(self._last, 0.0)
-        self._told = now
+        self._sent_at = now
         self._last = last + (1 - last) * _STEP
         return self._last, record.name
 
@@ -95,7 +95,7 @@ class Waiting:
 
 
 @asynccontextmanager
-async def told(
+async def reporting(
     tenant: Tenant, send_progress: SendProgress | None, send_line: SendLine | None = None
 ) -> AsyncIterator[Call]:
     """A call whose progress goes to `send_progress(progress, total, message)` and whose log lines go to `send_line`,
@@ -103,7 +103,7 @@ async def told(
 
     A client may read more slowly than the run reports, so a separate task sends from a queue.
     """
-    progress = Progress(trio.current_time())
+    progress = Reports(trio.current_time())
     waiting = Waiting()
     news, ended, started = trio.Event(), False, False
 

@@ -176,7 +176,7 @@ class Wire:
             await self._refuse(INVALID_REQUEST, "the id is that of a request under way")
             return None
         if len(self._under_way) >= UNDER_WAY:
-            busy = Problem(Code.UNAVAILABLE, f"{UNDER_WAY} requests are under way already", retry_after_s=1)
+            busy = Problem(Code.UNAVAILABLE, f"{UNDER_WAY} requests are in flight already", retry_after_s=1)
             await self._put(_refusal(busy, request.id))
             return None
         self._first_method = self._first_method or request.method
@@ -196,7 +196,7 @@ class Wire:
             while self._under_way and not self._reader_gone():
                 with trio.move_on_after(_LOOK_EVERY_S):
                     await self._settled.wait()
-        going = Problem(Code.UNAVAILABLE, "the server is going away")
+        going = Problem(Code.UNAVAILABLE, "the server is shutting down")
         with trio.move_on_after(_FLUSH_S):
             for request_id in list(self._under_way):
                 await self._put(_refusal(going, request_id), request_id)

@@ -8,6 +8,7 @@ from agents.publishing.publish import SCOPE, Action
 from engine.errors import Code, Problem
 from server.http.asgi import Exchange
 from server.http.body import read_object
+from server.http.etags import ETag
 from server.http.routes import Need, Route
 from server.problems import Answer, json_answer
 
@@ -24,6 +25,10 @@ def routes(service: "Service") -> list[Route]:
     for path, root in _PATHS:
         found.append(Route("PUT", f"/{path}/<name>", Need.PUBLISH, partial(_publish, service, root)))
         found.append(Route("GET", f"/{path}/<name>/versions", Need.VERSIONS, partial(_history, service, root)))
+        one = f"/{path}/<name>/versions/<version>"
+        found.append(Route("GET", one, Need.VERSIONS, partial(_show, service, root)))
+        found.append(Route("GET", f"{one}/files", Need.VERSIONS, partial(_file, service, root)))
+        found.append(Route("GET", f"{one}/files/<path:path>", Need.VERSIONS, partial(_file, service, root)))
         found += [
             Route(
                 "POST", f"/{path}/<name>/versions/<version>/{action}", _NEED[scope],
@@ -46,13 +51,41 @@ async def _history(service: "Service", root: Root, exchange: Exchange, name: str
         pass
     versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
     with exchange.working():
-        return json_answer({"versions": versions})
+        answer = json_answer({"versions": versions})
+        tag = ETag(answer.body)
+        return tag.unchanged() if tag.is_known(exchange.headers) else tag.on(answer)
+
+
+async def _show(service: "Service", root: Root, exchange: Exchange, name: str, version: str) -> Answer:
+    with exchange.working():
+        pass
+    shown = await service.publishing.show(exchange.tenant, exchange.identity, root, name, version)
+    with exchange.working():
+        return json_answer(shown)
+
+
+async def _file(
+    service: "Service", root: Root, exchange: Exchange, name: str, version: str, path: str | None = None
+) -> Answer:
+    """A file by its path in the address, or in the query: paths may have characters that an address has not."""
+    path = exchange.params.get("path") if path is None else path
+    if not path:
+        raise Problem(Code.BAD_REQUEST, "path is missing: .../files/PATH or .../files?path=PATH")
+    with exchange.working():
+        pass
+    digest, text = await service.publishing.file(exchange.tenant, exchange.identity, root, name, version, path)
+    tag = ETag(digest.encode(), path.encode())
+    if tag.is_known(exchange.headers):
+        return tag.unchanged()
+    # Text of a tenant's: whatever it says it is, no browser takes it for a page (`nosniff`, which every answer has).
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text))]
+    return tag.on(Answer(200, headers, text))
 
 
 async def _change(
     service: "Service", root: Root, action: Action, exchange: Exchange, name: str, version: str
 ) -> Answer:
     if await read_object(exchange):
-        raise Problem(Code.BAD_REQUEST, "this takes no body: the version that is meant is in the address")
+        raise Problem(Code.BAD_REQUEST, "this takes no body: the URL names the version")
     changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action)
     return json_answer(changed)

@@ -13,17 +13,23 @@ from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 
 from agents.agent import Call
+from agents.calls import Calls
 from engine.errors import Code, Problem, leaf
-from sandbox.wire.limits import SPECS
+from engine.host.pieces import in_pieces
+from engine.run import RunResult
+from sandbox.wire.limits import MIB, SPECS
 from server.about import engine_version
 from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.http.body import read_object, unwrap
+from server.http.etags import ETag
 from server.http.routes import ANY, Found, Need, Route, Table, not_taken, options
 from server.http.target import MCP_PATH
 from server.logs import report
-from server.problems import Answer, body_answer, encode, internal, json_answer, problem_answer, render_cpu_s
-from server.rest import publish, usage
+from server.problems import Answer, body_answer, encode, encoding, internal, json_answer, problem_answer, render_cpu_s
+from server.rest import audit, publish, usage
 from server.rest.admin import Admin
+from server.rest.oauth import OAuth
+from server.rest.openapi import OpenApi
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -35,10 +41,16 @@ FLAT_TOOLS = frozenset({"search", "get", "sources"})
 # prompt.
 _CALLED = frozenset({"/tools/<name>", "/agents/<name>/prompt"})
 
+# An answer from a worker that sent at least this many bytes is rendered in pieces.
+RENDERED_AT_ONCE = MIB
+
 # Lists are rendered in pieces of this size: 10 ms each.
 _LISTED_AT_ONCE = 512 * 1024
 
 _METRICS = CONTENT_TYPE_LATEST.encode()
+
+# The path of MCP: another application answers it.
+_MCP = Route(ANY, MCP_PATH, Need.USE)
 
 
 class Routes:
@@ -46,22 +58,24 @@ class Routes:
 
     def __init__(self, service: "Service") -> None:
         self._service = service
+        self.openapi = OpenApi(service, FLAT_TOOLS)
 
     def all(self) -> tuple[Route, ...]:
-        """Every route."""
-        return (
+        """Every route but MCP's."""
+        rows = (
             Route("GET", "/health", Need.NOTHING, self.health),
             Route("GET", "/metrics", Need.METRICS, self.show_metrics),
+            Route("GET", "/openapi.json", Need.KEY, self.openapi.show),
             Route("GET", "/limits", Need.KEY, self.show_limits),
-            Route("GET", "/tools/list", Need.KEY, self.list_tools),
-            Route("GET", "/tools/sources", Need.USE, self.get_sources),
-            Route("POST", "/tools/<name>", Need.USE, self.post_tool),
-            Route("GET", "/agents/list", Need.KEY, self.list_agents),
-            Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
+            *Calling(self._service, lambda: self._service.loaded.config.server.envelope).routes(),
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
+            *audit.routes(self._service, time.time),
+            *OAuth(self._service).routes(),
         )
+        self.openapi.rows = (*rows, _MCP)
+        return rows
 
     async def health(self, exchange: Exchange) -> Answer:
         service = self._service
@@ -70,48 +84,13 @@ class Routes:
             raise Problem(Code.UNAVAILABLE, "the server is shutting down")
         # The reason is logged, not returned: it may name files of this machine.
         if found.pop("trouble", None) and not any(found["workers"].values()):
-            raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1)
+            raise Problem(Code.UNAVAILABLE, "no worker can be started at the moment", retry_after_s=1)
         if exchange.keyed and not exchange.identity.operator:
             return json_answer({"status": "ok", "version": engine_version()})
         # After an edit with an error the last good configuration stays in force; the log has the reason.
         configuration = "ok" if service.trouble is None else "stale"
         about = {"scripts_failing": len(service.failures), "configuration": configuration}
         return json_answer({"status": "ok", "version": engine_version(), **found, **about})
-
-    async def list_tools(self, exchange: Exchange) -> Answer:
-        tools = self._service.list_tools(exchange.tenant, exchange.params.get("agent"))
-        return await _listed(exchange, "tools", tools)
-
-    async def list_agents(self, exchange: Exchange) -> Answer:
-        return await _listed(exchange, "agents", self._service.list_agents(exchange.tenant))
-
-    async def post_tool(self, exchange: Exchange, name: str) -> Answer:
-        if name == "list" and not any(tool.name == name for tool in self._service.list_tools(exchange.tenant)):
-            return not_taken("/tools/list", ("GET", "HEAD", "OPTIONS"))  # the list, unless a tool has that name
-        arguments, wrapped = unwrap(await read_object(exchange))
-        return await self._call_tool(exchange, name, arguments, wrapped)
-
-    async def get_sources(self, exchange: Exchange) -> Answer:
-        return await self._call_tool(exchange, "sources", {}, False)
-
-    async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
-        agent = exchange.params.get("agent")
-        flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
-        called = await self._service.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        return await _charged(exchange, json_answer(called.value if flat else {"result": called.value}))
-
-    def _always_wrapped(self, exchange: Exchange) -> bool:
-        """Whether the builtin tools answer as all others, for clients of ctx. Raises Problem."""
-        envelope = exchange.params.get("envelope", self._service.loaded.config.server.envelope)
-        if envelope not in ("flat", "wrapped"):
-            raise Problem(Code.BAD_REQUEST, f"envelope is 'flat' or 'wrapped', not {envelope[:64]!r}")
-        return envelope == "wrapped"
-
-    async def prompt(self, exchange: Exchange, name: str) -> Answer:
-        arguments, wrapped = unwrap(await read_object(exchange))
-        resolved = await self._service.resolve(name, arguments, Call(exchange.tenant))
-        value = resolved.prompt.model_dump()
-        return await _charged(exchange, json_answer({"result": value} if wrapped else value))
 
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
@@ -128,25 +107,91 @@ class Routes:
         return Answer(200, [(b"content-type", _METRICS), (b"content-length", b"%d" % len(body))], body)
 
 
+class Calling:
+    """The handlers of agents and tools, wherever their calls run.
+
+    `envelope` returns `envelope` of `[server]`, which a new configuration may change.
+    """
+
+    def __init__(self, calls: Calls, envelope: Callable[[], str] = lambda: "flat") -> None:
+        self._calls = calls
+        self._envelope = envelope
+
+    def routes(self) -> tuple[Route, ...]:
+        """The rows of agents and tools."""
+        return (
+            Route("GET", "/tools/list", Need.KEY, self.list_tools),
+            Route("GET", "/tools/sources", Need.USE, self.get_sources),
+            Route("POST", "/tools/<name>", Need.USE, self.post_tool),
+            Route("GET", "/agents/list", Need.KEY, self.list_agents),
+            Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
+        )
+
+    async def list_tools(self, exchange: Exchange) -> Answer:
+        tools = self._calls.list_tools(exchange.tenant, exchange.params.get("agent"))
+        return await _listed(exchange, "tools", tools)
+
+    async def list_agents(self, exchange: Exchange) -> Answer:
+        return await _listed(exchange, "agents", self._calls.list_agents(exchange.tenant))
+
+    async def post_tool(self, exchange: Exchange, name: str) -> Answer:
+        if name == "list" and not any(tool.name == name for tool in self._calls.list_tools(exchange.tenant)):
+            return not_taken("/tools/list", ("GET", "HEAD", "OPTIONS"))  # the list, unless a tool has that name
+        arguments, wrapped = unwrap(await read_object(exchange))
+        return await self._call_tool(exchange, name, arguments, wrapped)
+
+    async def get_sources(self, exchange: Exchange) -> Answer:
+        return await self._call_tool(exchange, "sources", {}, False)
+
+    async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
+        agent = exchange.params.get("agent")
+        flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
+        called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
+        return await _charged(exchange, called.value if flat else {"result": called.value}, called.run)
+
+    def _always_wrapped(self, exchange: Exchange) -> bool:
+        """Whether the builtin tools answer as all others, for clients of ctx. Raises Problem."""
+        envelope = exchange.params.get("envelope", self._envelope())
+        if envelope not in ("flat", "wrapped"):
+            raise Problem(Code.BAD_REQUEST, f"envelope must be 'flat' or 'wrapped', not {envelope[:64]!r}")
+        return envelope == "wrapped"
+
+    async def prompt(self, exchange: Exchange, name: str) -> Answer:
+        arguments, wrapped = unwrap(await read_object(exchange))
+        resolved = await self._calls.resolve(name, arguments, Call(exchange.tenant))
+        value = resolved.prompt.model_dump()
+        return await _charged(exchange, {"result": value} if wrapped else value, resolved.run)
+
+
 async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> Answer:
-    """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each."""
-    parts, size = [], 0
+    """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each.
+
+    Its tag is of the parts, which are made anew each time: the client is spared the bytes, not the server the work.
+    """
+    parts, size, tag = [], 0, ETag()
     began_s = time.thread_time()
     for item in items:
         parts.append(encode(item.model_dump()))
+        tag.add(parts[-1])
         size += len(parts[-1])
         if size >= _LISTED_AT_ONCE:
             exchange.charge(time.thread_time() - began_s)
             await trio.lowlevel.checkpoint()
             size, began_s = 0, time.thread_time()
-    return body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts)))
+    if tag.is_known(exchange.headers):
+        return tag.unchanged()
+    return tag.on(body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts))))
 
 
-async def _charged(exchange: Exchange, answer: Answer) -> Answer:
-    """The answer of a script. The rendering of a large one is charged, and other tasks run before it is sent."""
+async def _charged(exchange: Exchange, value: Any, run: RunResult | None) -> Answer:
+    """The answer of a script. The rendering of a large one is charged, and done in pieces."""
+    if run is None or run.usage.bytes_out < RENDERED_AT_ONCE:
+        answer = json_answer(value)
+    else:
+        answer = body_answer(await in_pieces(encoding(value)))
     if cpu_s := render_cpu_s(len(answer.body)):
         exchange.charge(cpu_s)
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()  # before it is copied behind its head, and sent
     return answer
 
 
@@ -156,9 +201,8 @@ class Rest:
     `table` has every route of the server, including the path of MCP; `Auth` looks requests up in it.
     """
 
-    def __init__(self, service: "Service") -> None:
-        routes = Routes(service).all()
-        self.mcp = Route(ANY, MCP_PATH, Need.USE)
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.mcp = _MCP
         self.table = Table((*routes, self.mcp))
         self.quart = _quart(routes)
 

@@ -16,11 +16,11 @@ def routes(service: "Service") -> tuple[Route, ...]:
     """Both routes; the one for any tenant needs the operator's access."""
 
     async def own(exchange: Exchange) -> Answer:
-        return answer(exchange, await service.usage.of(exchange.tenant.id))
+        return answer(exchange, await service.usage.sums_of(exchange.tenant.id))
 
     async def of_any(exchange: Exchange, name: str) -> Answer:
         tenant = await service.control.tenants.get(name)
-        return answer(exchange, await service.usage.of(tenant.name))
+        return answer(exchange, await service.usage.sums_of(tenant.name))
 
     return (
         Route("GET", "/usage", Need.KEY, own),

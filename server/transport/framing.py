@@ -85,7 +85,7 @@ class Chunked:
             self._overhead += end - at
             at = end
             if self._overhead > MAX_CHUNK_OVERHEAD:
-                raise FramingError(f"the chunks of the body have more than {MAX_CHUNK_OVERHEAD} bytes beside it", 413)
+                raise FramingError(f"the chunks of the body have more than {MAX_CHUNK_OVERHEAD} bytes around it", 413)
         return b"".join(parts), at, complete
 
     def _end_of_line(self, data: bytes, at: int) -> int:
@@ -104,7 +104,7 @@ class Chunked:
             return match.end()
         elif len(data) < limit and data.find(b"\n", at) < 0:
             return at
-        raise FramingError("the chunks of the body are not as RFC 9112 has them")
+        raise FramingError("the chunks of the body do not follow RFC 9112")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,12 @@ def read_head(head: bytes) -> Head:
         raise FramingError(f"the request has more than {MAX_HEADERS} headers", 431)
     start = _START.match(head)
     if start is None:
-        raise FramingError("the first line is not one of HTTP/1.1")
+        raise FramingError("the first line is not a request line of HTTP/1.1")
     if not _FIELDS.fullmatch(head, start.end(), len(head) - 2):
-        raise FramingError("a header is not one of HTTP/1.1")
+        raise FramingError("a header is not valid in HTTP/1.1")
     method = start[1]
     if method != method.upper():  # RFC 9110 section 9.1: methods are case-sensitive, and filters rely on that
-        raise FramingError(f"there is no method {method[:20].decode()}: they are in upper case", 501)
+        raise FramingError(f"there is no method {method[:20].decode()}: methods are in upper case", 501)
     headers = []
     for line in head[start.end() : -4].split(b"\r\n"):
         name, colon, value = line.partition(b":")
@@ -174,24 +174,24 @@ def _body(headers: list[tuple[bytes, bytes]], minor: int) -> Sized | Chunked | N
             found[name].append(value)
     hosts, lengths, codings = found.values()
     if len(hosts) > 1 or (not hosts and minor > 0):
-        raise FramingError("a request has one header Host")
+        raise FramingError("a request must have one Host header")
     if codings:
         _check_codings(codings, lengths, minor)
         return Chunked()
     if not lengths:
         return None
     if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
-        raise FramingError("Content-Length is one number")
+        raise FramingError("Content-Length must be one number")
     return Sized(int(lengths[0])) if int(lengths[0]) else None
 
 
 def _check_codings(codings: list[bytes], lengths: list[bytes], minor: int) -> None:
     if lengths:
-        raise FramingError("a request has Content-Length or Transfer-Encoding, not both")
+        raise FramingError("a request must not have both Content-Length and Transfer-Encoding")
     if not minor:
         raise FramingError("HTTP/1.0 has no Transfer-Encoding")
     names = [name.strip(b" \t").lower() for name in b",".join(codings).split(b",")]
     if names[-1] != b"chunked" or names.count(b"chunked") > 1:
-        raise FramingError("Transfer-Encoding ends with chunked")
+        raise FramingError("Transfer-Encoding must end with chunked")
     if len(names) > 1:
-        raise FramingError("no Transfer-Encoding but chunked is known here", 501)
+        raise FramingError("the only supported Transfer-Encoding is chunked", 501)

@@ -50,6 +50,7 @@ def _lists() -> Iterator[tuple[Callable[[Any], Any], dict[str, Any], str]]:
 WRONG: list[Any] = [{}, 5, None, "x" * 64, [], {"name": 1}, {"role": "user"}, {"name": "a", "enum": [1]}]
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("count", [60, 4_000, MANY])
 def test_wrong_items_are_told_by_the_first_without_an_error_for_each(count: int) -> None:
     for check, right, name in _lists():
@@ -80,6 +81,7 @@ def test_an_argument_may_have_as_many_values_as_are_shown() -> None:
         agent_declaration({"arguments": [{"name": "a", "enum": options}]})
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 def test_lists_of_tools_are_compared_in_linear_time_and_hold_each_name_once() -> None:
     names = [f"t{i}" for i in range(MAX_ITEMS["tools"])]
     said = agent_declaration({"tools": [*names[:100], *names[:100]]})
@@ -151,6 +153,7 @@ def _toml(source: str) -> Package:
     return parse_package("agent", "a", {"version": "1", "kind": "toml", "main": "m", "files": {"m": source}})
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("what", TOML)
 def test_no_text_of_a_toml_package_holds_its_parser_for_long(what: str) -> None:
     package = _toml(TOML[what])
@@ -185,6 +188,7 @@ MANIFESTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("what", MANIFESTS)
 def test_no_wrong_manifest_takes_long_to_refuse(what: str) -> None:
     body = {"version": "1", "main": "m.lua", "files": {"m.lua": LUA}, **MANIFESTS[what]}

@@ -119,7 +119,7 @@ def echoes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 async def said(service: Service, name: str) -> str:
-    async with service.at_hand(DEFAULT_TENANT):
+    async with service.published(DEFAULT_TENANT):
         return (await service.resolve(name, {}, CALL)).prompt.system
 
 
@@ -167,7 +167,7 @@ async def test_a_tool_of_an_added_kind_is_loaded_published_and_called(project: P
         assert service.failures == ()
         assert (await service.call_tool("say", {"a": 1}, CALL)).value == {"said": {"a": 1}}
         await service.publishing.publish(DEFAULT_TENANT, PUBLISHER, "tool", "hear", body)
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             assert (await service.call_tool("hear", {}, CALL)).value == {"heard": {}}
 
 

@@ -43,8 +43,8 @@ PATHS = {
     "data//x": "empty part",
     "data/": "empty part",
     "": "empty part",
-    "a\\b": "mean something else on other machines",
-    "C:evil": "mean something else on other machines",
+    "a\\b": "have other meanings on some machines",
+    "C:evil": "have other meanings on some machines",
     "x\0y": "cannot be seen",
     "a\u202egpj.exe": "cannot be seen",
     "a\u200bb": "cannot be seen",
@@ -239,7 +239,7 @@ def test_only_what_is_more_than_approved_is_new() -> None:
     asked = Grants(hosts=("a.example", "b.example"), tools=("t",), limits={"timeout_s": 50.0, "cpu_s": 20.0})
     new = beyond(asked, approved)
     assert new == Grants(hosts=("b.example",), tools=("t",), limits={"cpu_s": 20.0})
-    assert new.told() == {"hosts": ["b.example"], "tools": ["t"], "limits": {"cpu_s": 20.0}}
+    assert new.non_empty() == {"hosts": ["b.example"], "tools": ["t"], "limits": {"cpu_s": 20.0}}
     assert str(new) == "hosts b.example; tools t; limits cpu_s = 20"
 
 

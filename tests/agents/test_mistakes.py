@@ -110,11 +110,11 @@ MISLEADING: dict[str, Mistake] = {
     "nil where a text was meant": resolve("context.search(nil)", "context.search: query is nil: it is required"),
     "a host call at the top level": Mistake(
         "local x = http.get('http://a.example/')\n" + agent(PROMPT),
-        ":1: http.get cannot be called while a script is loaded, but inside of its functions",
+        ":1: http.get cannot be called while a script is loaded, only inside its functions",
     ),
     "a text cut inside a character": resolve(
         "return { system = ('ééé'):sub(1, 5) }",
-        "value.system is not UTF-8: one broken part became U+FFFD (string.sub counts bytes; utf8.offset finds",
+        "value.system is not UTF-8: one broken part became U+FFFD (string.sub counts bytes; text.sub counts",
     ),
     "an error that is a table": resolve(
         "\nerror({ code = 5, message = 'no' })", ':3: (the error is a table: code = 5, message = "no")'
@@ -124,7 +124,9 @@ MISLEADING: dict[str, Mistake] = {
     "a removed library": resolve(
         "io.open('a')", "io is removed in the sandbox; instead: files of the script's folder: fs.read, fs.list"
     ),
-    "require": resolve("require('x')", "(require is removed in the sandbox; instead: a script is one file; docs/"),
+    "require": resolve(
+        "require('x')", "(require is removed in the sandbox; instead: a script is one file, and libraries"
+    ),
     "an unknown option": resolve(
         "context.search('x', { limt = 5 }) " + PROMPT,
         "context.search: unknown option 'limt' is ignored; did you mean 'limit'?",

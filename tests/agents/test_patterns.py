@@ -21,6 +21,7 @@ def test_patterns_that_people_write_are_taken(pattern: str) -> None:
     check_schema({"type": "object", "propertyNames": {"pattern": pattern}}, "tool.parameters")
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("pattern", REFUSED, ids=lambda pattern: f"{pattern[:12]} of {len(pattern)}")
 def test_patterns_that_take_long_to_read_are_refused_unread(pattern: str) -> None:
     began = time.thread_time()

@@ -49,12 +49,12 @@ async def change(service: Service, action: Any, version: str, who: Identity = PU
 
 async def system(service: Service, name: str = "helper", tenant: Tenant = DEFAULT_TENANT, **args: str) -> str:
     """What the agent says now."""
-    async with service.at_hand(tenant):
+    async with service.published(tenant):
         return (await service.resolve(name, args or {"who": "you"}, Call(tenant))).prompt.system
 
 
 async def names(service: Service, tenant: Tenant = DEFAULT_TENANT) -> list[str]:
-    async with service.at_hand(tenant):
+    async with service.published(tenant):
         return [info.name for info in service.list_agents(tenant)]
 
 
@@ -69,7 +69,7 @@ async def test_a_published_agent_is_listed_and_called_at_once(project: Project, 
         assert not published.waits
         assert published.version["active"] is True
         assert await system(service) == "one for you"
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             (info,) = service.list_agents(DEFAULT_TENANT)
         assert (info.name, info.description, info.tools) == ("helper", "Says one", ("search", "get"))
         assert [argument.name for argument in info.arguments] == ["who"]
@@ -79,7 +79,7 @@ async def test_a_published_tool_checks_its_parameters_and_answers(project: Proje
     project.configure()
     async with opened() as service:
         await publish(service, tool(), "adder", root="tool")
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             assert (await service.call_tool("adder", {"a": 41}, CALL)).value == {"sum": 42}
             async with problem(Code.BAD_REQUEST, "a"):
                 await service.call_tool("adder", {"a": "x"}, CALL)
@@ -95,7 +95,7 @@ async def test_an_inline_agent_can_be_published(project: Project, opened: Open) 
             "the tool 'other' is declared, but not among grants.tools, so it is left out"
         ]
         assert await system(service) == "Read ${HOME}."
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             (info,) = service.list_agents(DEFAULT_TENANT)
             assert (info.source, info.tools) == ("toml", ("search",))
             async with problem(Code.BAD_REQUEST, "who"):
@@ -125,7 +125,7 @@ async def test_everything_is_there_after_a_restart_and_no_worker_is_asked_again(
         await publish(service, tool(), "adder", root="tool")
     async with opened() as service:
         assert await names(service) == ["helper"]
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             assert service.tool_info(DEFAULT_TENANT, "adder") is not None
         assert b'engine_runs_total{outcome="ok"} 0.0' in service.engine.render_metrics()
         assert await system(service) == "one for you"
@@ -174,7 +174,7 @@ async def test_a_call_under_way_ends_on_the_version_that_it_began_with(project: 
         said: list[str] = []
 
         async def call() -> None:
-            async with service.at_hand(DEFAULT_TENANT):
+            async with service.published(DEFAULT_TENANT):
                 resolved = await service.resolve(
                     "helper", {}, Call(DEFAULT_TENANT, Hearers(log=lambda line: begun.set()))
                 )
@@ -196,7 +196,7 @@ async def test_what_a_tenant_publishes_is_its_own(project: Project, opened: Open
         await publish(service, package("acme's"), tenant=ACME, who=key("publish", tenant=ACME))
         assert await names(service) == []
         assert await system(service, tenant=ACME) == "acme's for you"
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             async with problem(Code.NOT_FOUND, "no agent registered with name: helper"):
                 await service.resolve("helper", {}, CALL)
             async with problem(Code.NOT_FOUND, "no agent registered with name: nobody"):
@@ -211,7 +211,7 @@ async def test_what_a_tenant_publishes_is_its_own(project: Project, opened: Open
 async def test_those_who_listen_hear_of_what_their_tenant_publishes(project: Project, opened: Open) -> None:
     project.configure()
     heard: list[Change] = []
-    async with opened() as service, service.at_hand(DEFAULT_TENANT):
+    async with opened() as service, service.published(DEFAULT_TENANT):
         with service.changes.heard_by(heard.append):
             await publish(service, package())
             await publish(service, package("one", "2"))  # the same to see, so there is nothing to tell
@@ -229,7 +229,7 @@ async def test_what_another_process_publishes_is_called_with_the_next_request_an
     heard: list[Change] = []
     async with opened() as service, opened() as other, trio.open_nursery() as nursery:
         nursery.start_soon(service.active.watch)
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             told = trio.Event()
 
             def hear(change: Change) -> None:
@@ -372,7 +372,7 @@ async def test_tools_are_those_declared_narrowed_by_the_manifest_and_by_what_was
         await publish(service, tool(), "adder", root="tool")
 
         async def tools() -> tuple[str, ...]:
-            async with service.at_hand(DEFAULT_TENANT):
+            async with service.published(DEFAULT_TENANT):
                 info = service.agent_info(DEFAULT_TENANT, "helper")
             assert info is not None
             return info.tools
@@ -430,7 +430,7 @@ async def test_a_name_that_the_configuration_offers_is_a_conflict_that_names_it(
         await service.control.tenants.create("acme", actor="cli")
         acme = key("publish", tenant=ACME)
         for name in ("theirs", "Theirs", "shared"):
-            async with problem(Code.CONFLICT, "configuration offers"):
+            async with problem(Code.CONFLICT, "configuration has"):
                 await publish(service, package(), name)
         async with problem(Code.CONFLICT, "shared"):
             await publish(service, package(), "shared", acme, tenant=ACME)
@@ -442,7 +442,7 @@ async def test_a_name_that_differs_in_case_alone_is_a_conflict(project: Project,
     project.configure()
     async with opened() as service:
         await publish(service, package())
-        async with problem(Code.CONFLICT, "differs in letter case"):
+        async with problem(Code.CONFLICT, "differs only in letter case"):
             await publish(service, package(), "Helper")
 
 
@@ -499,7 +499,7 @@ async def test_a_tenant_that_is_deleted_meanwhile_gets_nothing(project: Project,
     project.configure()
     with_file = package(files={**package()["files"], "x.md": "x"})
     async with opened() as service:
-        async with problem(Code.NOT_FOUND, "not there any more"):
+        async with problem(Code.NOT_FOUND, "no longer exists"):
             await publish(service, with_file, who=key("publish", tenant=ACME), tenant=ACME)
         assert not packages_path(service.loaded.config.db.path, "acme").exists()
 
@@ -611,13 +611,13 @@ async def test_tenants_that_nobody_asks_for_are_put_away_and_come_back(
     async with opened() as service:
         await publish(service, package())
         for number in range(3):
-            async with service.at_hand(Tenant(f"t{number}")):
+            async with service.published(Tenant(f"t{number}")):
                 pass
         assert service.registry.agents("default") == []
         assert await system(service) == "one for you"
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             for number in range(3):
-                async with service.at_hand(Tenant(f"t{number}")):
+                async with service.published(Tenant(f"t{number}")):
                     assert [agent.info.name for agent in service.registry.agents("default")] == ["helper"]
 
 

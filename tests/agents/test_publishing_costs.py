@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from agents_support import Project, problem
-from faults import OUTSIDE
+from faults import OUTSIDE, Live
 from publish_support import ADMIN, OPERATOR, PUBLISHER, package, tool
 from test_publishing import publish, system
 
@@ -20,7 +20,6 @@ from agents.service import Service
 from control.files import packages_path
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
-from engine.workers.worker import Worker
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -43,7 +42,7 @@ async def test_an_upload_makes_its_own_version_and_takes_over_all_others(
     monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
     project.configure()
     async with opened() as service:
-        async with service.at_hand(DEFAULT_TENANT):
+        async with service.published(DEFAULT_TENANT):
             pass
         for number in range(6):
             await publish(service, package(f"says {number}"), f"agent{number}")
@@ -174,7 +173,7 @@ async def test_a_tenant_without_cpu_time_left_has_nothing_read_and_others_have(p
             await publish(service, package(), tenant=tenant)
     async with opened() as service:
         service.engine.charge(acme, 1_000)
-        async with problem(Code.QUOTA_EXCEEDED, "cpu_seconds_per_minute"), service.at_hand(acme):
+        async with problem(Code.QUOTA_EXCEEDED, "cpu_seconds_per_minute"), service.published(acme):
             pass
         assert service.registry.agents("acme") == []
         assert await system(service, tenant=other) == "one for you"
@@ -195,7 +194,7 @@ async def test_no_content_is_written_on_the_event_loop(
     async with opened() as service:
         await publish(service, package())
         await publish(service, READS, "reader")
-        async with problem(Code.CONFLICT, "with another content"):  # of a script that was not looked at
+        async with problem(Code.CONFLICT, "with other content"):  # of a script that was not looked at
             await publish(service, package(files={"main.lua": "-- \n" * 3_000_000, "b.md": "x"}))
     assert places
     assert loop not in places
@@ -272,7 +271,7 @@ async def test_large_tenants_with_a_request_under_way_evict_nobody(
         for name in ("small", "large", "larger"):
             await service.control.tenants.create(name, actor="cli")
             await publish(service, package("x" * (6_000 if name != "small" else 100)), tenant=Tenant(name))
-        async with service.at_hand(Tenant("large")), service.at_hand(Tenant("larger")):
+        async with service.published(Tenant("large")), service.published(Tenant("larger")):
             for _ in range(2):
                 assert (await system(service, tenant=Tenant("small"))).startswith("xxx")
                 assert service.registry.agents("small") != []
@@ -326,7 +325,7 @@ async def test_a_digest_names_no_folder_but_that_of_its_content(project: Project
                 db.execute(f"UPDATE {table} SET digest = ?", (digest,))
 
         await service.control._database.write(turn)
-    async with opened() as service, service.at_hand(DEFAULT_TENANT):
+    async with opened() as service, service.published(DEFAULT_TENANT):
         assert service.registry.agents("default") == []
 
 
@@ -364,11 +363,11 @@ async def test_a_description_that_is_too_long_refuses_the_upload(project: Projec
         await publish(service, package(files={"main.lua": script}))
 
 
-async def kill_while_it_describes(service: Service, times: int, hit: Callable[[Worker], None]) -> None:
+async def kill_while_it_describes(service: Service, times: int, hit: Callable[[Live], None]) -> None:
     """Do this to the worker that asks a script what it is, so many times."""
     seen: set[int] = set()
     while len(seen) < times:
-        for worker in service.engine._pool.by_state()["leased"]:
+        for worker in service.engine.statistics().workers_that_are("leased"):
             if worker.serial not in seen:
                 seen.add(worker.serial)
                 hit(worker)

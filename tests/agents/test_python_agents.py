@@ -253,7 +253,7 @@ async def test_the_key_is_the_name_and_another_name_of_the_class_is_warned_of(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ("limits = { memory_bytes = 1000000 }", "limits: memory_bytes cannot be held against Python code"),
+        ("limits = { memory_bytes = 1000000 }", "limits: memory_bytes cannot be enforced on Python code"),
         ('allow_hosts = ["a.example"]', "allow_hosts: unknown key"),
         ("n = 5", "n: unknown key"),
         ("config = 5", "config: expected a table, got 5"),
@@ -621,8 +621,8 @@ def test_an_exception_is_told_on_one_line_with_its_last_place_and_no_folder() ->
     try:
         json.loads("{")
     except ValueError as error:
-        told = agents.code.python.told(error)
+        told = agents.code.python.error_text(error)
     assert told.startswith("JSONDecodeError: Expecting property name")
     assert told.endswith(")")
     assert "/" not in told
-    assert agents.code.python.told(ValueError()) == "ValueError"
+    assert agents.code.python.error_text(ValueError()) == "ValueError"

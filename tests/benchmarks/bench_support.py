@@ -78,7 +78,7 @@ def account_of(latencies_ms: list[float], *, rate: float = 10.0, errors: int = 0
     for number, latency in enumerate(latencies_ms):
         due = (number + 0.5) / rate
         outcome = "ok" if number < len(latencies_ms) - errors else "script_error"
-        account.left(due, due)
+        account.sent(due, due)
         account.ended(Request(ASK, "default", number), due, due + latency / 1000, Answer(outcome=outcome))
     return account
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from bench_support import ASK, account_of, result_for
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def histogram(seconds: list[float], digits: int = FINE) -> Histogram:
 # ---- histograms --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=effort(50))
 @given(DURATIONS, st.sampled_from([1.0, 50.0, 90.0, 99.0, 100.0]))
 def test_a_percentile_is_the_nearest_rank_to_a_tenth_of_a_percent(seconds: list[float], percent: float) -> None:
     ranked = sorted(seconds)
@@ -56,7 +57,7 @@ def test_joined_histograms_are_the_histogram_of_everything(one: list[float], two
 @given(st.lists(st.floats(0, 60, allow_nan=False), max_size=50), st.sampled_from([FINE, COARSE]))
 def test_a_histogram_comes_back_from_json_as_it_was(seconds: list[float], digits: int) -> None:
     one = histogram(seconds, digits)
-    two = Histogram.of(json.loads(json.dumps(one.wire())))
+    two = Histogram.from_wire(json.loads(json.dumps(one.wire())))
     assert (two.count, two.summary(), two.counts()) == (one.count, one.summary(), one.counts())
 
 
@@ -76,7 +77,7 @@ def test_what_takes_longer_than_an_hour_is_counted_all_the_same() -> None:
 @pytest.mark.parametrize("wire", [{}, {"digits": 3}, {"digits": 3, "hdr": "x", "sum_s": 0, "max_s": 0}, {"digits": 99}])
 def test_what_is_no_histogram_is_said_to_be_none(wire: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not a histogram"):
-        Histogram.of(wire)
+        Histogram.from_wire(wire)
 
 
 # ---- accounts ----------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ def test_the_result_has_the_keys_of_the_contract_and_is_json() -> None:
 def lagging(lag_ms: float, latency_ms: float, count: int = 300) -> Recorder:
     account = Recorder(Load(rate=10, duration_s=100, warm_up_s=0))
     for number in range(count):
-        account.left(1.0, 1.0 + lag_ms / 1000)
+        account.sent(1.0, 1.0 + lag_ms / 1000)
         account.ended(Request(ASK, "default", number), 1.0, 1.0 + latency_ms / 1000, Answer(outcome="ok"))
     return account
 
@@ -149,7 +150,7 @@ def test_lateness_matters_by_its_part_of_the_latency(lag: float, latency: float,
 
 def test_of_few_requests_one_late_one_decides_nothing() -> None:
     account = lagging(0.1, 5, count=50)
-    account.left(1.0, 1.050)
+    account.sent(1.0, 1.050)
     assert doubts(account, OwnFigures()) == []
     assert "at p90" in doubts(lagging(50, 60, count=50), OwnFigures())[0]
 

@@ -37,14 +37,14 @@ def test_a_threshold_holds_or_not(result: dict[str, Any], text: str, holds: bool
     ("rate<5", "rate<5: rate is 9.9 a second"),
 ])  # fmt: skip
 def test_what_was_seen_is_told(result: dict[str, Any], text: str, told: str) -> None:
-    assert parse(text).told(result) == told
+    assert parse(text).describe(result) == told
 
 
 def test_what_cannot_be_told_counts_as_failed() -> None:
     nothing = result_for(Recorder(Load(rate=1, duration_s=1, warm_up_s=0)))
     for text in ("p99>1s", "errors>1%", "outcome.ok<1%"):
         assert parse(text).holds(nothing)
-        assert "cannot be told" in parse(text).told(nothing)
+        assert "cannot be told" in parse(text).describe(nothing)
     assert not parse("errors>0").holds(nothing)
 
 

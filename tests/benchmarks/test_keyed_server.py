@@ -106,7 +106,7 @@ async def test_every_request_carries_the_key_of_its_tenant(keyed: Serving) -> No
         assert result["outcomes"] == {"ok": 20}
         assert result["notes"] == []
         assert set(result["by"]["tenant"]) == {"tenant-1", "tenant-2"}
-    used = [sum(sums.runs for sums in (await keyed.service.usage.of(name)).values()) for name in ("acme", "other")]
+    used = [sum(sums.runs for sums in (await keyed.service.usage.sums_of(name)).values()) for name in ("acme", "other")]
     assert sum(used) == 60
     assert min(used) > 0
 
@@ -159,8 +159,10 @@ async def test_the_command_reads_keys_from_a_file_and_says_which_is_refused(keye
             )  # fmt: skip
 
     fine = await bench(keyed.keys["acme"])
-    assert fine.returncode == 0, fine.stderr
-    assert json.loads(fine.stdout)["outcomes"] == {"ok": 8}
+    result = json.loads(fine.stdout)
+    # On a machine with other load, the tester may be the bottleneck of eight requests.
+    assert fine.returncode == (0 if result["valid"] else 1), fine.stderr
+    assert result["outcomes"] == {"ok": 8}
     assert keyed.keys["acme"].encode() not in fine.stdout + fine.stderr
     wrong = await bench("engine_wrong")
     assert wrong.returncode == 2
@@ -184,7 +186,7 @@ async def test_a_server_is_called_while_versions_are_published_and_no_call_fails
             assert result["requests"] == ["agent bench-churn", "publish bench-churn"]
             assert result["notes"] == []
         # Each load had a name of its own, and none of them is left where people see it.
-        async with server.service.at_hand(DEFAULT_TENANT):
+        async with server.service.published(DEFAULT_TENANT):
             assert server.service.list_agents(DEFAULT_TENANT) == []
         kept = await server.service.control._database.read(
             lambda db: rows(db, "SELECT name, version, deprecated FROM versions")

@@ -204,7 +204,7 @@ async def test_progress_is_the_state_of_the_account(autojump_clock: MockClock) -
             from benchmarks.load.progress import Progress
 
             await trio.sleep(5.05)
-            seen.append(Progress.from_wire(Progress.of(account).wire()))
+            seen.append(Progress.from_wire(Progress.from_account(account).wire()))
 
         nursery.start_soon(look)
         await make_load(load, (ASK,), ("default",), Target(), account)

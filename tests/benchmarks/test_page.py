@@ -11,7 +11,7 @@ from bench_support import MACHINE, account_of, result_for
 from benchmarks.load.account import Answer, Recorder
 from benchmarks.load.progress import Progress
 from benchmarks.load.schedule import Load, Request
-from benchmarks.report.live import shown
+from benchmarks.report.live import as_text
 from benchmarks.report.page import page, ramp_page
 from benchmarks.report.text import milliseconds, plain, report
 from benchmarks.scenario import Ask
@@ -55,6 +55,22 @@ def test_the_page_has_the_figures_and_loads_nothing() -> None:
     assert "@import" not in html
     for part in ("Latency by percentile", "Over the measured time", "By outcome", "script_error", "valid: the tester"):
         assert part in links.text
+
+
+def test_no_fact_is_shown_as_json_and_the_page_follows_the_readers_colours() -> None:
+    deep: Any = "leaf"
+    for _ in range(2_000):
+        deep = {"in": [deep]}
+    html = page(
+        result(config={"limits": {"cpu_s": 1, "on": True, "none": {}}}, server={"layers": ["a", "b"], "x": deep})
+    )
+    text = read(html).text
+    assert '{"' not in text
+    for part in ("configuration", "limits", "cpu s", "yes", "shares its process with the target"):
+        assert part in text
+    assert "<dt>layers</dt><dd><code>a</code>, <code>b</code></dd>" in html
+    assert "@media (prefers-color-scheme: dark)" in html
+    assert "color-scheme: light dark" in html
 
 
 def test_every_curve_is_well_formed_and_within_its_frame() -> None:
@@ -139,7 +155,7 @@ def test_of_many_tenants_the_busiest_are_shown() -> None:
     ask = Ask(name="noop", kind="agent", what="noop")
     for number in range(50):
         for _ in range(50 - number):
-            account.left(1.0, 1.0)
+            account.sent(1.0, 1.0)
             account.ended(Request(ask, f"tenant-{number}", 0), 1.0, 1.01, Answer(outcome="ok"))
     text = report(result_for(account))
     assert "tenant-0 " in text
@@ -157,13 +173,13 @@ def test_a_moment_of_a_load_is_three_lines() -> None:
     progress.recent.record(0.010)
     progress.outcomes.update(ok=1200, queue_full=3)
     progress.errors, progress.in_flight = 3, 7
-    lines = shown(progress, 4.0, Load(rate=100, duration_s=10, warm_up_s=5), "noop, run").splitlines()
+    lines = as_text(progress, 4.0, Load(rate=100, duration_s=10, warm_up_s=5), "noop, run").splitlines()
     assert lines[0] == "noop, run: warm-up, 4 of 15 s"
     assert "1 answers, p50 10.0" in lines[1]
     assert "7 under way" in lines[1]
     assert lines[2].strip() == "so far: ok 1,200, queue_full 3; errors 3, dropped 0"
-    assert "measuring, 5 of 15 s" in shown(Progress(), 5.0, Load(duration_s=10, warm_up_s=5), "x")
-    assert "waiting for the last answers, 15 of" in shown(Progress(), 20.0, Load(duration_s=10, warm_up_s=5), "x")
+    assert "measuring, 5 of 15 s" in as_text(Progress(), 5.0, Load(duration_s=10, warm_up_s=5), "x")
+    assert "waiting for the last answers, 15 of" in as_text(Progress(), 20.0, Load(duration_s=10, warm_up_s=5), "x")
 
 
 @pytest.mark.parametrize(("number", "shown_as"), [(50.0, "50"), (1e6, "1,000,000"), (0.1236, "0.124"), (0.0, "0")])

@@ -231,7 +231,7 @@ async def test_what_is_called_is_what_was_published_last() -> None:
             await publish_first(Work(load=Load(), asks=scenario.asks, tenants=("default",)), target)
             for number in (3, 4):
                 assert (await target.send(Request(publish, "default", number))).outcome == "ok"
-                async with service.at_hand(DEFAULT_TENANT):
+                async with service.published(DEFAULT_TENANT):
                     prompt = (await service.resolve(call.what, {}, Call(DEFAULT_TENANT))).prompt
                 assert prompt.system == f"This is version {number}."
 

@@ -122,4 +122,4 @@ def test_what_comes_beside_has_a_rhythm_of_its_own_and_begins_later() -> None:
 
 
 def test_a_whole_number_is_shared_out_completely() -> None:
-    assert [Share(index, 3).of(10) for index in range(3)] == [4, 3, 3]
+    assert [Share(index, 3).part(10) for index in range(3)] == [4, 3, 3]

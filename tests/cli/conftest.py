@@ -13,15 +13,15 @@ from cli_support import Engine, command_line, in_this_process
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Engine:
-    """The command line in `tmp_path`, as a process."""
-    return partial(command_line, cwd=tmp_path)
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Engine:
+    """The command line in `tmp_path`, in this process: one of its own takes half a second to start."""
+    return in_this_process(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Engine:
-    """The command line in `tmp_path`, in this process."""
-    return in_this_process(tmp_path, monkeypatch, capsys)
+def process(tmp_path: Path) -> Engine:
+    """The command line in `tmp_path`, as a process."""
+    return partial(command_line, cwd=tmp_path)
 
 
 def write_docs(project: Path) -> Path:

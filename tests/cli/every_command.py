@@ -74,6 +74,8 @@ LINES: tuple[Line, ...] = (
     _line("agent test greeter --tenant acme", varies=True),
     _line("agent versions greeter --tenant acme", varies=True),
     _line("agent publish agent2 --tenant acme", varies=True),
+    _line("agent show greeter 2 --tenant acme", varies=True),
+    _line("agent diff greeter 1 2 --tenant acme", varies=True),
     _line("agent activate greeter 1 --tenant acme", varies=True),
     _line("agent approve greeter 2 --tenant acme", varies=True),
     _line("agent deprecate greeter 1 --tenant acme", varies=True),
@@ -82,6 +84,8 @@ LINES: tuple[Line, ...] = (
     _line("tool test counter --tenant acme", varies=True),
     _line("tool versions counter --tenant acme", varies=True),
     _line("tool publish tool2 --tenant acme", varies=True),
+    _line("tool show counter 2 --tenant acme", varies=True),
+    _line("tool diff counter 1 2 --tenant acme", varies=True),
     _line("tool activate counter 1 --tenant acme", varies=True),
     _line("tool approve counter 2 --tenant acme", varies=True),
     _line("tool deprecate counter 1 --tenant acme", varies=True),
@@ -102,7 +106,7 @@ LINES: tuple[Line, ...] = (
 
 # Commands that run until they are stopped or measure something, with what holds for them elsewhere.
 APART = {
-    ("serve",), ("agent", "dev"), ("tool", "dev"), ("bench", "run"), ("bench", "http"), ("bench", "mcp"),
+    ("serve",), ("demo",), ("agent", "dev"), ("tool", "dev"), ("bench", "run"), ("bench", "http"), ("bench", "mcp"),
     ("bench", "ramp"), ("bench", "compare"),
 }  # fmt: skip
 

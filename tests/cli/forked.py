@@ -4,11 +4,13 @@ Reads a JSON list of jobs `{words, stdin, fault}` from standard input and writes
 """
 
 import contextlib
+import gc
 import io
 import json
 import os
 import sys
 import tempfile
+from importlib import import_module
 
 FAULTS = ("closed stdout", "full stdout", "unread stdout", "closed stderr", "full stderr", "closed stdin", "all closed")
 
@@ -60,9 +62,14 @@ if __name__ == "__main__":
     jobs = json.loads(sys.stdin.read())
     import agents.service  # noqa: F401
     import control.moving  # noqa: F401
+    from cli.application import COMMANDS
     from cli.application import run as once
 
     with contextlib.redirect_stdout(io.StringIO()):
         once(["stats"])
         once(["tenant", "list"])
+    for where, _ in COMMANDS.values():
+        import_module(f"cli.commands.{where.partition(':')[0]}")
+    gc.collect()
+    gc.freeze()  # the children share these pages; a collection would write to each of them
     json.dump([run(job) for job in jobs], sys.stdout)

@@ -25,13 +25,13 @@ async def greet(name: str, /, *, loudly: Annotated[bool, Parameter(help="Louder.
 
 
 def test_an_added_command_is_in_the_help_and_runs_with_its_exit_code(
-    quick: Engine, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("commands")
     monkeypatch.setitem(COMMANDS, "greet", ("greet:greet", "Greet a name."))
     with added_file(cli.commands, folder, "greet", GREET):
-        assert "Greet a name." in quick("--help").out
-        assert quick("greet", "you", "--loudly").out == "Hello, YOU\n"
-        ended = quick("greet", "")
+        assert "Greet a name." in engine("--help").out
+        assert engine("greet", "you", "--loudly").out == "Hello, YOU\n"
+        ended = engine("greet", "")
         assert (ended.code, ended.out) == (1, "Hello, \n")
-        assert "--loudly" in quick("greet", "--help").out
+        assert "--loudly" in engine("greet", "--help").out

@@ -11,6 +11,7 @@ import pytest
 from cli_support import inherited
 
 SCRIPT = Path(__file__).with_name("full_disk.py")
+PATH = f"{SCRIPT.parent}:{SCRIPT.parents[1]}"
 
 
 def unshared(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -23,7 +24,7 @@ def unshared(*words: str) -> "subprocess.CompletedProcess[str]":
     if permitted.returncode:
         pytest.skip(f"this machine lets nobody mount here: {permitted.stderr.strip()}")
     return subprocess.run(
-        ["unshare", "-m", "--", *words], env=inherited() | {"PYTHONPATH": str(SCRIPT.parent)}, capture_output=True,
+        ["unshare", "-m", "--", *words], env=inherited() | {"PYTHONPATH": PATH}, capture_output=True,
         text=True, check=False, timeout=400,
     )  # fmt: skip
 

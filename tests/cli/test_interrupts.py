@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from cli_support import inherited
+from effort import effort
 
 # The program says when its first line has run: what comes before it is the interpreter's own beginning.
 BEGUN = "import cli.main, sys; sys.argv[0] = 'engine'; print('begun', flush=True); cli.main.main()"
 
 COMMANDS = (("search", "deployments"), ("doctor",), ("sync", "all"), ("agent", "list"), ("--help",), ("tenant", "list"))
-TRIES = 5
+TRIES = effort(5)
 
 
 def interrupted(words: tuple[str, ...], delay: float, cwd: Path) -> tuple[int, str]:

@@ -62,14 +62,14 @@ def plain() -> dict[str, Ended]:
 
 @pytest.mark.parametrize("linked", LAYOUTS, ids=lambda layout: layout.__name__)
 def test_every_command_works_with_linked_data_as_it_does_without(
-    linked: Callable[[Path, Path], None], tmp_path: Path, quick: Engine, plain: dict[str, Ended]
+    linked: Callable[[Path, Path], None], tmp_path: Path, engine: Engine, plain: dict[str, Ended]
 ) -> None:
     projects = {name: tmp_path / name for name in ("plain", "linked", "elsewhere")}
     for folder in projects.values():
         folder.mkdir()
     linked(projects["linked"], projects["elsewhere"])
-    plain.update(plain or life(quick, projects["plain"]))
-    found = life(quick, projects["linked"])
+    plain.update(plain or life(engine, projects["plain"]))
+    found = life(engine, projects["linked"])
     for line in LINES:
         expected, got = plain[line.name], found[line.name]
         assert expected.code == 0, (line.name, expected)
@@ -78,15 +78,15 @@ def test_every_command_works_with_linked_data_as_it_does_without(
             assert got.out == expected.out, line.name
 
 
-def test_a_deleted_tenant_leaves_nothing_behind_the_link_either(tmp_path: Path, quick: Engine) -> None:
+def test_a_deleted_tenant_leaves_nothing_behind_the_link_either(tmp_path: Path, engine: Engine) -> None:
     (tmp_path / "elsewhere").mkdir()
     begin(tmp_path)
     linked_files(tmp_path, tmp_path / "elsewhere")
     (tmp_path / "engine.toml").write_text((tmp_path / "engine.toml").read_text() + 'tenants = ["acme"]\n')
-    assert quick("tenant", "create", "acme").code == 0
-    assert quick("sync", "all", "--tenant", "acme").code == 0
+    assert engine("tenant", "create", "acme").code == 0
+    assert engine("sync", "all", "--tenant", "acme").code == 0
     behind = tmp_path / "elsewhere" / "tenants-acme.sqlite"
     assert behind.stat().st_size > 0
-    assert quick("tenant", "delete", "acme", "--yes").code == 0
+    assert engine("tenant", "delete", "acme", "--yes").code == 0
     assert [name for name in os.listdir(tmp_path / "elsewhere") if name.startswith("tenants-acme")] == []
     assert not os.path.lexists(tmp_path / "data" / "tenants" / "acme.sqlite")

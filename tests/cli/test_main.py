@@ -32,8 +32,8 @@ def test_every_command_has_help_and_takes_a_configuration(engine, command):
     assert ("--json" in ended.out) == (command in PRINT_DATA)
 
 
-def test_the_program_lists_its_commands_and_exit_codes(engine):
-    ended = engine("--help")
+def test_the_program_lists_its_commands_and_exit_codes(process):
+    ended = process("--help")
     assert ended.code == 0
     for command in ("serve", "init", "doctor", "agent", "tool", "sync", "search", "completions"):
         assert command in ended.out
@@ -62,6 +62,16 @@ def test_help_and_a_command_import_no_other_command():
     assert imported() == "[]"
     assert imported("agent") == "['cli.commands.agent']"
     assert imported("key", "create") == "['cli.commands.key']"
+
+
+def test_a_list_of_agents_loads_no_server_and_nothing_of_other_commands(tmp_path):
+    code = (
+        "import sys; from cli.main import run; run(['agent', 'list']);"
+        "print(sorted({'quart', 'hypercorn', 'mcp', 'httpx2', 'watchfiles', 'rich.progress', 'server.app',"
+        " 'cli.scripts.dev', 'cli.scripts.scaffold'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["No agents.", "[]"]
 
 
 def test_the_help_of_the_program_says_of_each_command_what_the_command_says_of_itself():

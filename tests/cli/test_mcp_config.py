@@ -10,19 +10,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from cli_support import Engine
 
 from cli.commands.mcp_config import CLIENTS, ClientName, Local, Remote, mcp_address
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-this-is-the-key-itself"
 TENANTS = '[tenants]\nenabled = true\nstore = "tenants.sqlite"\noperator_key = "operator-key-of-the-test"\n'
-
-
-@pytest.fixture
-def engine(quick: Engine) -> Engine:
-    """The command line in this process."""
-    return quick
 
 
 every_client = pytest.mark.parametrize("client", get_args(ClientName))

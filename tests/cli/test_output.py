@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cli import output
 from cli.commands.tool import parse_params
-from cli.scripts.run import exit_code_of
+from cli.output import exit_code_of
 from engine.errors import Code, Problem
 
 SCHEMA = {

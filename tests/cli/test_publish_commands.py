@@ -42,9 +42,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(project: Path, quick: Engine) -> Engine:
-    """The command line in the project, in this process: it is called often here."""
-    return quick
+def engine(project: Path, engine: Engine) -> Engine:
+    """The command line in the project."""
+    return engine
 
 
 def system(engine: Engine, *more: str) -> Any:
@@ -79,6 +79,35 @@ def test_a_folder_is_published_approved_and_taken_back(project: Path, engine: En
     assert engine("agent", "deprecate", "helper", "1").code == 0
     gone = engine("agent", "test", "helper")
     assert (gone.code, "unknown agent" in gone.err) == (2, True)
+
+
+def test_what_a_version_changes_is_shown_before_it_is_approved(project: Path, engine: Engine) -> None:
+    write(project, "1")
+    assert engine("agent", "publish", "pkg").code == 0
+    write(project, "2", '[grants]\nhosts = ["10.0.0.5"]\n', **{"new.md": "n\u202e\n", "data/x.md": "y"})
+    waiting = engine("agent", "publish", "pkg")
+    assert "To see it, with what it changes: engine agent show helper 2" in waiting.out
+    shown = engine("agent", "show", "helper", "2")
+    assert (shown.code, shown.err) == (0, "To approve what it asks for: engine agent approve helper 2\n")
+    for line in (
+        "Agent helper 2 (", "waits for approval", "Published: ", "  main.lua (", "  new.md (5 bytes)", "--- 1/manifest",
+        '+      "10.0.0.5"', "-x", "+y", "--- /dev/null", "+++ 2/new.md", "+n\\u202e",
+    ):  # fmt: skip
+        assert line in shown.out, line
+    diff = engine("agent", "diff", "helper", "1", "2")
+    assert diff.code == 0
+    assert diff.out in shown.out
+    assert engine("agent", "diff", "helper", "1", "1").out == ""
+    assert engine("agent", "show", "helper", "1", "--file", "data/x.md").out == "x\n"
+    whole = engine("agent", "show", "helper", "2", "--json").json
+    assert whole["changes"] == {
+        "against": "1", "added": ["new.md"], "removed": [], "changed": ["data/x.md", "main.lua"],
+    }  # fmt: skip
+    first = engine("agent", "show", "helper", "1")
+    assert "---" not in first.out, "nothing was before it"
+    for words in (("show", "helper", "3"), ("diff", "helper", "1", "3"), ("show", "helper", "1", "--file", "none")):
+        missing = engine("agent", *words)
+        assert (missing.code, missing.err.count("\n")) == (2, 1), words
 
 
 def test_a_tenants_agent_is_published_for_that_tenant(project: Path, engine: Engine) -> None:
@@ -157,5 +186,5 @@ def test_a_tool_is_published_from_a_manifest_in_json(project: Path, engine: Engi
     (project / "engine.toml").write_text(CONFIG + inline)
     assert engine("doctor", "--json").json["warnings"] == []
     assert engine("tool", "deprecate", "adder", "1").code == 0
-    assert engine("doctor", "--json").json["warnings"] == ["agent clerk: nobody provides its tool 'adder'"]
+    assert engine("doctor", "--json").json["warnings"] == ["agent clerk: its tool 'adder' does not exist"]
     assert engine("tool", "versions", "adder", "--json").json["versions"][0]["deprecated"] is True

@@ -27,7 +27,7 @@ def test_agent_init_writes_an_agent_that_works_as_it_is(filled, tmp_path):
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
         "Created: agents/sre-helper.lua\n"
-        f'For completion in your editor, tell lua-language-server: "workspace.library": ["{EDITOR}"]\n'
+        f'For completion in your editor, set in lua-language-server: "workspace.library": ["{EDITOR}"]\n'
         "Add to config:\n"
         "\n"
         "  [agents.script.sre-helper]\n"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.tools.builtin import SEARCH
+
 pytestmark = pytest.mark.skipif(find_spec("agents.service") is None, reason="needs agents.service")
 
 CONFIG = """
@@ -224,7 +226,7 @@ def test_tool_list_shows_what_there_is(project):
 def test_tool_list_as_json_is_the_rest_body(project):
     tools = {tool["name"]: tool for tool in project("tool", "list", "--json").json["tools"]}
     assert set(tools) == {"search", "get", "sources"}
-    assert set(tools["search"]) == {"name", "description", "builtin", "parameters"}
+    assert tools["search"] == SEARCH.model_dump()
     assert tools["search"]["builtin"] is True
     assert tools["search"]["parameters"]["required"] == ["query"]
 
@@ -319,7 +321,7 @@ def test_doctor_warns_of_a_tool_that_nobody_provides(project, tmp_path):
         file.write('[agents.dreamer]\ndescription = ""\ntools = ["fly"]\nsystem_prompt = "p"\n')
     ended = project("doctor")
     assert ended.code == 0
-    assert "! agent dreamer: nobody provides its tool 'fly'\n" in ended.out
+    assert "! agent dreamer: its tool 'fly' does not exist\n" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -337,7 +339,7 @@ def test_doctor_does_not_say_that_all_is_in_order_where_something_does_not_work(
     assert ended.code == 0
     assert warning in ended.out
     assert "Everything is in order." not in ended.out
-    assert ended.out.endswith("The engine works; of what is configured, see ! above.\n")
+    assert ended.out.endswith("The engine works; see the warnings (!) above.\n")
 
 
 def test_a_script_by_its_path_gets_the_grants_and_configuration_of_the_tool_that_is_named(project, tmp_path):
@@ -386,7 +388,7 @@ def test_doctor_makes_nothing_where_there_is_nothing(engine, tmp_path):
     ended = engine("doctor")
     assert ended.code == 0
     assert "built-in defaults" in ended.out
-    assert "not there yet" in ended.out
+    assert "does not exist yet" in ended.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -442,13 +444,13 @@ def test_serve_with_demo_fills_an_empty_store_first(engine, docs, tmp_path):
         assert process.returncode == 0
 
 
-def test_serve_strict_refuses_when_a_script_did_not_load(project, tmp_path):
+def test_serve_strict_refuses_when_a_script_did_not_load(project, process, tmp_path):
     (tmp_path / "agents/faulty.lua").write_text("agent = {\n")
-    ended = project("serve", "--bind", "127.0.0.1:0", "--strict")
+    ended = process("serve", "--bind", "127.0.0.1:0", "--strict")
     assert ended.code == 2
 
 
-def test_serve_where_the_store_cannot_be_used_is_exit_2(engine, tmp_path):
+def test_serve_where_the_store_cannot_be_used_is_exit_2(process, tmp_path):
     (tmp_path / "engine.toml").write_text('[db]\npath = "engine.toml"\n')
-    ended = engine("serve", "--bind", "127.0.0.1:0")
+    ended = process("serve", "--bind", "127.0.0.1:0")
     assert ended.code == 2

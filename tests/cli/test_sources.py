@@ -44,7 +44,7 @@ class NotesEntry(Model):
 
 
 def test_a_source_of_an_added_kind_is_synchronised_beside_one_of_another_kind(
-    quick: Engine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    engine: Engine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/a.md").write_text("# A page\n")
@@ -54,14 +54,14 @@ def test_a_source_of_an_added_kind_is_synchronised_beside_one_of_another_kind(
     )
     folder = tmp_path_factory.mktemp("kinds")
     with added_file(connectors, folder, "notes", NOTES), added_table(Connectors, "notes", NotesEntry):
-        ended = quick("sync", "notes:mine", "--json")
+        ended = engine("sync", "notes:mine", "--json")
         assert (ended.code, ended.err) == (0, "")
         assert ended.json["sources"][0]["upserted"] == 2
-        assert quick("sync", "filesystem", "--json").json["sources"][0]["upserted"] == 1
-        assert quick("stats", "--json").json["documents"] == 3
-        refused = quick("sync", "notes:empty")
+        assert engine("sync", "filesystem", "--json").json["sources"][0]["upserted"] == 1
+        assert engine("stats", "--json").json["documents"] == 3
+        refused = engine("sync", "notes:empty")
         assert (refused.code, refused.err) == (2, "error: notes:empty: there are no words\n")
-    ended = quick("sync", "filesystem")
+    ended = engine("sync", "filesystem")
     assert "connectors.notes: unknown key" in ended.err
 
 

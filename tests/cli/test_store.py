@@ -241,7 +241,7 @@ def test_sources_lists_what_is_configured_and_what_is_stored(filled, tmp_path):
     assert "not supported by this version" in found["git:repo"]["notes"]
     lines = filled("sources").out.splitlines()
     assert lines[0].split() == ["CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"]
-    assert lines[2].split()[:3] == ["git:repo", "OK", "false"]
+    assert lines[2].split()[:3] == ["git:repo", "FAILED", "false"]
 
 
 def test_stats_are_for_people_and_for_programs(filled):

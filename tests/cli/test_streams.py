@@ -19,13 +19,13 @@ FORKED = Path(__file__).with_name("forked.py")
 
 
 @pytest.fixture
-def project(tmp_path: Path, quick: Engine) -> dict[str, list[str]]:
+def project(tmp_path: Path, engine: Engine) -> dict[str, list[str]]:
     """A project in which every line was run once; the words of each, with what it asked for."""
     begin(tmp_path)
     life, words = Life(), {}
     for line in LINES:
         words[line.name] = life.words(line)
-        assert life.run(quick, line).code == 0
+        assert life.run(engine, line).code == 0
     return words
 
 

@@ -28,8 +28,8 @@ tenants = ["acme"]
 
 
 @pytest.fixture
-def engine(tmp_path: Path, quick: Engine) -> Engine:
-    """The command line in this process, in a project with two tenants, one of which may store little."""
+def engine(tmp_path: Path, engine: Engine) -> Engine:
+    """The command line in a project with two tenants, one of which may store little."""
     (tmp_path / "engine.toml").write_text(CONFIG)
     for name in ("house", "theirs", "common"):
         (tmp_path / name).mkdir()
@@ -42,7 +42,7 @@ def engine(tmp_path: Path, quick: Engine) -> Engine:
             await control.tenants.create("small", actor="cli", quotas={"stored_bytes": 100_000})
 
     trio.run(create)
-    return quick
+    return engine
 
 
 def found(engine: Engine, *tenant: str) -> list[str]:

@@ -1,7 +1,4 @@
-"""Tenants, keys, secrets and the audit log from the command line; moving a tenant, and a back-up.
-
-In this process, as a command of its own takes half a second to start; `tests/cli/test_main.py` holds the rest.
-"""
+"""Tenants, keys, secrets and the audit log from the command line; moving a tenant, and a back-up."""
 
 import base64
 import io
@@ -26,10 +23,10 @@ CONFIG = f'[tenants]\nenabled = true\nsecrets_key = "{SECRETS_KEY}"\n'
 
 
 @pytest.fixture
-def engine(tmp_path: Path, quick: Engine) -> Engine:
-    """The command line in this process, where tenants are on."""
+def engine(tmp_path: Path, engine: Engine) -> Engine:
+    """The command line in a project where tenants are on."""
     (tmp_path / "engine.toml").write_text(CONFIG)
-    return quick
+    return engine
 
 
 def identity_of(folder: Path, key: str) -> str | None:
@@ -108,7 +105,7 @@ def test_without_json_a_key_is_all_of_standard_output_so_that_it_can_be_piped(en
         ("secret list ghost", "there is no tenant 'ghost'"),
         ("secret delete default NONE", "has no secret 'NONE'"),
         ("audit --since yesterday", "since: expected a period"),
-        ("tenant import engine.toml", "no export of a tenant"),
+        ("tenant import engine.toml", "not an export of a tenant"),
     ],
 )
 def test_misuse_is_one_line_and_exit_code_2(engine: Engine, command: str, said: str) -> None:
@@ -217,7 +214,7 @@ def test_an_exported_tenant_is_the_same_on_another_machine(
         assert db.execute("SELECT title FROM documents").fetchall() == [("Alpha",)]
     assert sorted(path.name for path in (other / "data" / "tenants").iterdir()) == ["acme.sqlite"]
     again = engine("tenant", "import", str(export), cwd=other)
-    assert (again.code, "is here already" in again.err) == (2, True)
+    assert (again.code, "exists already" in again.err) == (2, True)
     assert identity_of(other, key) == "acme"
     over = engine("tenant", "export", "acme", "-o", str(export))
     assert (over.code, "never overwrites" in over.err) == (2, True)
@@ -263,13 +260,13 @@ def _swap(table: str, column: str, value: Any) -> Callable[[Any], None]:
     [
         (lambda e: e.update(format=2), "not of format 1"),
         (lambda e: e.update(tenant="../x"), "cannot name a tenant"),
-        (lambda e: e["tables"].update(audit={"columns": [], "rows": []}), "knows no table 'audit'"),
+        (lambda e: e["tables"].update(audit={"columns": [], "rows": []}), "has no table 'audit'"),
         (lambda e: e["tables"]["keys"]["columns"].append("id) --"), "keys has other columns"),
         (lambda e: e["tables"]["keys"]["rows"][0].append(1), "a row of keys is not the tenant's"),
         (_swap("keys", "tenant", "default"), "a row of keys is not the tenant's"),
         (_swap("tenants", "name", "default"), "a row of tenants is not the tenant's"),
-        (_swap("keys", "digest", {"base64": "?"}), "a value of keys is none"),
-        (_swap("keys", "digest", [1]), "a value of keys is none"),
+        (_swap("keys", "digest", {"base64": "?"}), "a value of keys is not valid"),
+        (_swap("keys", "digest", [1]), "a value of keys is not valid"),
         (lambda e: e.update(tables=[]), "names no tenant"),
     ],
 )
@@ -298,7 +295,7 @@ def test_a_tar_with_a_link_a_path_or_a_strange_database_in_it_is_refused(engine:
             member.type, member.size, member.linkname = kind, len(content), "/etc/passwd"
             tar.addfile(member, io.BytesIO(content))
         ended = engine("tenant", "import", "bad.tar")
-        assert (ended.code, "no export of a tenant" in ended.err) == (2, True), ended.err
+        assert (ended.code, "not an export of a tenant" in ended.err) == (2, True), ended.err
         assert list((tmp_path / "data" / "tenants").iterdir()) == []
 
 

@@ -120,7 +120,7 @@ def request(
     return RunRequest(
         tenant=tenant,
         name="test",
-        script=Script.of("t.lua", source),
+        script=Script.from_source("t.lua", source),
         root="agent",
         method=how.pop("method", "resolve"),
         args=args,

@@ -30,7 +30,7 @@ class Caller:
         request = RunRequest(
             tenant=self.tenant,
             name="test",
-            script=Script.of("t.lua", b""),
+            script=Script.from_source("t.lua", b""),
             root="agent",
             method="resolve",
             limits=bind_limits(self.limits, self.tenant, {}, {}),

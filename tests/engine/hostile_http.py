@@ -209,7 +209,7 @@ def context(
     request = RunRequest(
         tenant=tenant,
         name="test",
-        script=Script.of("t.lua", b""),
+        script=Script.from_source("t.lua", b""),
         root="tool",
         method="execute",
         limits=bind_limits(limits or {}, tenant, {}, {}),
@@ -220,7 +220,7 @@ def context(
         request=request,
         run_id="run-1",
         log=lambda level, text: None,
-        left=lambda: {"timeout_s": left_s, "cpu_s": 10.0, "host_calls": 100},
+        remaining=lambda: {"timeout_s": left_s, "cpu_s": 10.0, "host_calls": 100},
         charge=lambda usage: None,
     )
 

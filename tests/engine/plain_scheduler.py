@@ -6,18 +6,18 @@ What `engine.scheduling.scheduler` decides in O(log n) must be what this decides
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.scheduling.scheduler import ASSUMED_CPU_S, FAR_AHEAD_S, PATIENCE_S, SLICE_S, Refused, Ticket
+from engine.scheduling.scheduler import ASSUMED_CPU_S, FAR_AHEAD_S, PATIENCE_S, SLICE_S, NotAdmitted, Ticket
 
 
 @dataclass(slots=True)
-class _Account:
+class _Flow:
     weight: float = 1.0
     virtual: float = 0.0
     concurrent: int | None = None
     running: int = 0
     begun: int = 0
     queue: deque[Ticket] = field(default_factory=deque)
-    ready: deque[Ticket] = field(default_factory=deque)  # put aside, able to go on
+    ready: deque[Ticket] = field(default_factory=deque)  # suspended, and able to compute
 
     @property
     def active(self) -> bool:
@@ -27,7 +27,7 @@ class _Account:
 class PlainScheduler:
     """Admits, queues and picks. Whoever calls it starts what `next_start` returns and reports back with `finish`.
 
-    `slots` runs use the CPU at once; `places` may have begun and not ended, those put aside included. `total_queue`
+    `slots` runs use the CPU at once; `places` may have begun and not ended, suspended ones included. `total_queue`
     bounds all queues together.
     """
 
@@ -35,11 +35,11 @@ class PlainScheduler:
         self.slots = slots
         self.places = max(2 * slots, places or 0)
         self.total_queue = total_queue
-        # Invariant: the sums of `running` and of `begun` over all accounts; running <= slots, begun <= places.
+        # Invariant: the sums of `running` and of `begun` over all flows; running <= slots, begun <= places.
         self.running = 0
         self.begun = 0
         # Invariant: every tenant with a queued or begun ticket is here; others may be forgotten at any time.
-        self._accounts: dict[str, _Account] = {}
+        self._flows: dict[str, _Flow] = {}
         # Invariant: exactly the tickets that hold a slot, in the order in which they got it.
         self._on_slots: dict[Ticket, None] = {}
         self._present = 0.0
@@ -47,12 +47,12 @@ class PlainScheduler:
     @property
     def queued(self) -> int:
         """How many admitted runs wait for their start."""
-        return sum(len(account.queue) for account in self._accounts.values())
+        return sum(len(flow.queue) for flow in self._flows.values())
 
     @property
     def waiting(self) -> bool:
-        """Whether any run waits for a slot: one that has not started, or one that was put aside."""
-        return any(account.queue or account.ready for account in self._accounts.values())
+        """Whether any run waits for a slot: a queued one, or a suspended one that can compute."""
+        return any(flow.queue or flow.ready for flow in self._flows.values())
 
     @property
     def on_slots(self) -> tuple[Ticket, ...]:
@@ -61,13 +61,13 @@ class PlainScheduler:
 
     def queued_of(self, tenant: str) -> int:
         """How many runs of one tenant wait for their start."""
-        account = self._accounts.get(tenant)
-        return 0 if account is None else len(account.queue)
+        flow = self._flows.get(tenant)
+        return 0 if flow is None else len(flow.queue)
 
     def begun_of(self, tenant: str) -> int:
         """How many runs of one tenant have begun and not ended."""
-        account = self._accounts.get(tenant)
-        return 0 if account is None else account.begun
+        flow = self._flows.get(tenant)
+        return 0 if flow is None else flow.begun
 
     def offer(
         self,
@@ -78,61 +78,61 @@ class PlainScheduler:
         weight: float = 1.0,
         concurrent: int | None = None,
         may_wait: bool = True,
-    ) -> Ticket | Refused:
+    ) -> Ticket | NotAdmitted:
         """Admit one run into its tenant's queue, or refuse it at once.
 
         Refused when it cannot start now and `queue_length` others already wait, or it is not to wait at all
         (`may_wait`), or all queues together are as good as full: a tenant may fill as much of `total_queue` as is left
         for others, so that one that has nothing waiting still finds room. `concurrent` bounds the tenant's begun runs.
         """
-        account = self._accounts.setdefault(tenant, _Account())
-        account.concurrent = concurrent
-        if self.running >= self.slots or not self._may_begin(account):
-            refused = self._refusal(account, queue_length, may_wait)
+        flow = self._flows.setdefault(tenant, _Flow())
+        flow.concurrent = concurrent
+        if self.running >= self.slots or not self._may_begin(flow):
+            refused = self._refusal(flow, queue_length, may_wait)
             if refused is not None:
                 self._forget_idle()
                 return refused
-        self._come_back(account)
-        account.weight = weight
+        self._come_back(flow)
+        flow.weight = weight
         ticket = Ticket(tenant, now)
-        account.queue.append(ticket)
+        flow.queue.append(ticket)
         return ticket
 
-    def _refusal(self, account: _Account, queue_length: int, may_wait: bool) -> Refused | None:
-        length = len(account.queue)
+    def _refusal(self, flow: _Flow, queue_length: int, may_wait: bool) -> NotAdmitted | None:
+        length = len(flow.queue)
         if not may_wait:
-            if account.concurrent is not None and account.begun >= account.concurrent:
-                return Refused("concurrent_runs", account.begun, account.concurrent)
-            return Refused("queue_length", length, 0)
+            if flow.concurrent is not None and flow.begun >= flow.concurrent:
+                return NotAdmitted("concurrent_runs", flow.begun, flow.concurrent)
+            return NotAdmitted("queue_length", length, 0)
         if length >= queue_length:
-            return Refused("queue_length", length, queue_length)
+            return NotAdmitted("queue_length", length, queue_length)
         if self.total_queue is not None and length >= self.total_queue - self.queued:
-            return Refused("queue_length", length, self.total_queue, engine_wide=True)
+            return NotAdmitted("queue_length", length, self.total_queue, engine_wide=True)
         return None
 
     def next_start(self, now: float) -> Ticket | None:
         """The run to start or resume now, or None when no slot is free or nobody can use one.
 
-        Ties: who has waited longest. A run that was put aside is told by its `started_at`; its slot is its own again.
+        Ties: who has waited longest. A run to resume has a `started_at`; it holds its slot again.
         """
         if self.running >= self.slots:
             return None
-        account = self._first()
-        if account is None:
+        flow = self._first()
+        if flow is None:
             return None
         self._note_present()
-        if account.ready:
-            ticket = account.ready.popleft()
-            ticket.aside = False
+        if flow.ready:
+            ticket = flow.ready.popleft()
+            ticket.suspended = False
             ticket.resumed_with = ticket.computed
         else:
-            ticket = account.queue.popleft()
+            ticket = flow.queue.popleft()
             ticket.started_at = now
             ticket.charged = ASSUMED_CPU_S
-            account.virtual += ASSUMED_CPU_S / account.weight
-            account.begun += 1
+            flow.virtual += ASSUMED_CPU_S / flow.weight
+            flow.begun += 1
             self.begun += 1
-        account.running += 1
+        flow.running += 1
         self.running += 1
         self._on_slots[ticket] = None
         return ticket
@@ -142,12 +142,12 @@ class PlainScheduler:
         ticket.computed = max(ticket.computed, cpu_s)
         charge_s = max(charge_s, cpu_s)
         if charge_s > ticket.charged:
-            account = self._accounts[ticket.tenant]
-            account.virtual += (charge_s - ticket.charged) / account.weight
+            flow = self._flows[ticket.tenant]
+            flow.virtual += (charge_s - ticket.charged) / flow.weight
             ticket.charged = charge_s
 
     def preempt(self, now: float) -> Ticket | None:
-        """Put a run aside for one that should have its slot, and return it; None when there is no such pair.
+        """Take the slot from a run that should lose it to a waiting one, and return that run; None if there is none.
 
         The caller stops it, and then asks `next_start`. First who only waits for the host, longest first; then the
         tenant that has used most, if that is no less than who waits has, and its run had its slice. A run that waits
@@ -160,112 +160,112 @@ class PlainScheduler:
             return None
         idle = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
         if idle:
-            return self._put_aside(min(idle, key=lambda t: t.waiting_since or 0.0), now)
+            return self._suspend(min(idle, key=lambda t: t.waiting_since or 0.0), now)
         busy = [
-            (self._accounts[t.tenant].virtual, -number, t)
+            (self._flows[t.tenant].virtual, -number, t)
             for number, t in enumerate(self._on_slots)
-            if self._accounts[t.tenant] is not first
+            if self._flows[t.tenant] is not first
             and (t.computed - t.resumed_with >= SLICE_S or self._is_far_ahead(t, first))
         ]
         if not busy or max(busy)[0] < first.virtual:
             return None
-        return self._put_aside(max(busy)[2], now)
+        return self._suspend(max(busy)[2], now)
 
-    def _is_far_ahead(self, ticket: Ticket, of: _Account) -> bool:
-        account = self._accounts[ticket.tenant]
+    def _is_far_ahead(self, ticket: Ticket, of: _Flow) -> bool:
+        flow = self._flows[ticket.tenant]
         assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
-        return ticket.computed > 0 and account.virtual - assumed_s / account.weight >= of.virtual + FAR_AHEAD_S
+        return ticket.computed > 0 and flow.virtual - assumed_s / flow.weight >= of.virtual + FAR_AHEAD_S
 
-    def _put_aside(self, ticket: Ticket, now: float) -> Ticket:
-        account = self._accounts[ticket.tenant]
-        account.running -= 1
+    def _suspend(self, ticket: Ticket, now: float) -> Ticket:
+        flow = self._flows[ticket.tenant]
+        flow.running -= 1
         self.running -= 1
         del self._on_slots[ticket]
-        ticket.aside = True
+        ticket.suspended = True
         if ticket.waiting_since is None:
             ticket.ready_at = now
-            account.ready.append(ticket)
+            flow.ready.append(ticket)
         return ticket
 
     def wake(self, ticket: Ticket, now: float) -> None:
-        """A run that was put aside while it waited for the host can go on."""
-        if ticket.aside and ticket.waiting_since is not None:
-            account = self._accounts[ticket.tenant]
-            self._come_back(account)
+        """A run that was suspended while it waited for the host can compute again."""
+        if ticket.suspended and ticket.waiting_since is not None:
+            flow = self._flows[ticket.tenant]
+            self._come_back(flow)
             ticket.ready_at = now
-            account.ready.append(ticket)
+            flow.ready.append(ticket)
         ticket.waiting_since = None
 
     def finish(self, ticket: Ticket, cpu_s: float) -> None:
         """A started run ended after `cpu_s` seconds of CPU: free its slot and place, and charge its tenant."""
-        account = self._accounts[ticket.tenant]
-        competed = self._competes(account)
-        if not ticket.aside:
-            account.running -= 1
+        flow = self._flows[ticket.tenant]
+        competed = self._competes(flow)
+        if not ticket.suspended:
+            flow.running -= 1
             self.running -= 1
             del self._on_slots[ticket]
         elif ticket.waiting_since is None:
-            account.ready.remove(ticket)
-        account.begun -= 1
+            flow.ready.remove(ticket)
+        flow.begun -= 1
         self.begun -= 1
-        account.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / account.weight
-        if not competed and self._competes(account):  # the next of its queue had waited for this one's place alone
-            self._note_present(apart_from=account)
-            account.virtual = max(account.virtual, self._present)
+        flow.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / flow.weight
+        if not competed and self._competes(flow):  # the next of its queue had waited for this one's place alone
+            self._note_present(apart_from=flow)
+            flow.virtual = max(flow.virtual, self._present)
         self._forget_idle()
 
     def withdraw(self, ticket: Ticket) -> None:
         """A queued run is no longer wanted: its caller went away or waited too long."""
-        self._accounts[ticket.tenant].queue.remove(ticket)
+        self._flows[ticket.tenant].queue.remove(ticket)
         self._forget_idle()
 
-    def _first(self) -> _Account | None:
+    def _first(self) -> _Flow | None:
         """The tenant whose turn it is, of those that could use a slot."""
-        best: _Account | None = None
+        best: _Flow | None = None
         best_key = (0.0, 0.0)
-        for account in self._accounts.values():
-            if account.ready:
-                key = (account.virtual, account.ready[0].ready_at)
-            elif account.queue and self._may_begin(account):
-                key = (account.virtual, account.queue[0].offered_at)
+        for flow in self._flows.values():
+            if flow.ready:
+                key = (flow.virtual, flow.ready[0].ready_at)
+            elif flow.queue and self._may_begin(flow):
+                key = (flow.virtual, flow.queue[0].offered_at)
             else:
                 continue
             if best is None or key < best_key:
-                best, best_key = account, key
+                best, best_key = flow, key
         return best
 
-    def _may_begin(self, account: _Account) -> bool:
+    def _may_begin(self, flow: _Flow) -> bool:
         """Whether one more run of this tenant may begin. It may hold as many places as it leaves for others."""
-        if account.concurrent is not None and account.begun >= account.concurrent:
+        if flow.concurrent is not None and flow.begun >= flow.concurrent:
             return False
-        return account.begun < self.places - self.begun
+        return flow.begun < self.places - self.begun
 
-    def _competes(self, account: _Account) -> bool:
+    def _competes(self, flow: _Flow) -> bool:
         """Whether it has a slot, or could use one. One that only waits for the host, or for its own runs, is away."""
-        return account.running > 0 or bool(account.ready) or (bool(account.queue) and self._may_begin(account))
+        return flow.running > 0 or bool(flow.ready) or (bool(flow.queue) and self._may_begin(flow))
 
-    def _come_back(self, account: _Account) -> None:
+    def _come_back(self, flow: _Flow) -> None:
         """A tenant that was away will want a slot: what it did not use meanwhile is not saved up for it."""
-        if self._competes(account):
+        if self._competes(flow):
             return
         self._note_present()
         # Never before one that has not begun: or newcomers, one after the other, would keep it from its start.
-        credit = SLICE_S if all(a.begun for a in self._accounts.values() if a.active) else 0.0
-        account.virtual = max(account.virtual, self._present - credit)
+        credit = SLICE_S if all(a.begun for a in self._flows.values() if a.active) else 0.0
+        flow.virtual = max(flow.virtual, self._present - credit)
 
-    def _note_present(self, apart_from: _Account | None = None) -> None:
+    def _note_present(self, apart_from: _Flow | None = None) -> None:
         """The present is the least virtual time of those who compete, and never goes back."""
-        competing = (a.virtual for a in self._accounts.values() if a is not apart_from and self._competes(a))
+        competing = (a.virtual for a in self._flows.values() if a is not apart_from and self._competes(a))
         self._present = max(self._present, min(competing, default=self._present))
 
     def _forget_idle(self) -> None:
         # An idle tenant's debt expires once the present has passed it; until then it is kept, or idling for a moment
         # would wipe it out.
-        if not any(account.active for account in self._accounts.values()):
-            self._accounts.clear()  # nobody is left to be fair to
+        if not any(flow.active for flow in self._flows.values()):
+            self._flows.clear()  # nobody is left to be fair to
             self._present = 0.0
             return
         self._note_present()
         past = self._present - SLICE_S
-        for name in [n for n, a in self._accounts.items() if not a.active and a.virtual <= past]:
-            del self._accounts[name]
+        for name in [n for n, a in self._flows.items() if not a.active and a.virtual <= past]:
+            del self._flows[name]

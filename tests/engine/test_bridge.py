@@ -47,7 +47,7 @@ def context(grants: frozenset[str] = GRANTED, lines: list[tuple[str, str]] | Non
     request = RunRequest(
         tenant=DEFAULT_TENANT,
         name="mine",
-        script=Script.of("t.lua", b""),
+        script=Script.from_source("t.lua", b""),
         root="agent",
         method="resolve",
         limits=bind_limits({}, DEFAULT_TENANT, {}, {}),
@@ -135,7 +135,7 @@ async def test_a_refusal_of_the_handler_is_told_with_the_name_of_the_call() -> N
 async def test_a_bug_of_ours_is_logged_for_us_and_told_to_nobody(text: str) -> None:
     with capture_logs() as logged:
         told = await refusal("test.echo", {"text": text})
-    assert told == "test.echo: internal error of the engine; its log says more"
+    assert told == "test.echo: internal error of the engine; see its log"
     (entry,) = logged
     assert (entry["log_level"], entry["call"], entry["tenant"], entry["script"]) == (
         "error",

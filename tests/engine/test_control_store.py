@@ -428,7 +428,7 @@ async def test_the_key_of_secrets_may_be_in_a_file(opened: Opened, tmp_path: Pat
         ("TOKEN", "", ["a.example"], "1 to 65536 bytes"),
         ("TOKEN", "\ud800", ["a.example"], "text in UTF-8"),
         ("TOKEN", "v", [], "bound to 1 to 32 hosts"),
-        ("TOKEN", "v", ["*"], "'*' would send it to anybody"),
+        ("TOKEN", "v", ["*"], "'*' would send it to any host"),
         ("TOKEN", "v", ["http://x/"], "host 'http://x/'"),
     ],
 )

@@ -18,17 +18,17 @@ from trio.testing import wait_all_tasks_blocked
 
 import engine.engine
 from engine.bridge import knowledge
-from engine.engine import ASIDE, Engine, SandboxUnavailable, WorkerStatistics, open_engine, required_layers
+from engine.engine import SUSPENDED, Engine, SandboxUnavailable, WorkerStatistics, open_engine, required_layers
 from engine.errors import Code, Problem
 from engine.run import Hearers, LogLine, RunRequest, RunResult, Script, Usage
 from engine.scheduling.turns import Turn
 from engine.tenant import DEFAULT_TENANT, Tenant
 from engine.usage import Accounts
 from engine.workers.worker import Worker
-from sandbox.wire.kept import MAX_SCRIPTS
 from sandbox.wire.layers import REQUIRED
 from sandbox.wire.messages import Run, ToWorker
 from sandbox.wire.outcome import Outcome
+from sandbox.wire.script_cache import MAX_SCRIPTS
 
 MIB = 1 << 20
 ROOT = str(Path(engine.engine.__file__).parents[1])
@@ -451,7 +451,7 @@ async def test_a_worker_is_reused_by_its_own_tenant_only() -> None:
 
 async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_hands() -> None:
     owners: dict[int, set[str]] = {}
-    places = 1 + ASIDE  # while no run is put aside, its place keeps one more tenant's worker
+    places = 1 + SUSPENDED  # while no run is suspended, its place keeps one more tenant's worker
     async with opened(ONE) as engine:
         for number in range(2 * (places + 1)):
             tenant = Tenant(f"t{number % (places + 1)}")
@@ -467,12 +467,13 @@ async def test_a_worker_of_one_tenant_gives_way_to_another_and_never_changes_han
 async def test_a_worker_is_replaced_after_any_end_but_a_clean_one(body: str) -> None:
     async with opened() as engine:
         await works(engine)
-        (before,) = engine._pool.by_state()["idle"]
+        (before,) = idle(engine)
         await works(engine)
         assert [worker.serial for worker in idle(engine)] == [before.serial]
         assert (await run(engine, body)).outcome is not Outcome.OK
         with trio.fail_after(10):
-            await before.closed.wait()
+            while before.pid in pids(engine):
+                await trio.lowlevel.checkpoint()
         await works(engine)
         (after,) = idle(engine)
         assert after.serial != before.serial
@@ -527,7 +528,7 @@ async def test_a_script_that_was_run_before_fails_as_it_did_the_first_time() -> 
     async with opened() as eng:
         for name in ("a.lua", "b.lua", "a.lua"):
             for _ in range(2):
-                asked = msgspec.structs.replace(request(eng, failing), script=Script.of(name, failing))
+                asked = msgspec.structs.replace(request(eng, failing), script=Script.from_source(name, failing))
                 result = await eng.execute(asked)
                 assert result.failure is not None
                 assert (result.failure.message, result.failure.traceback) == (

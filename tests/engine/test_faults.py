@@ -1,12 +1,11 @@
 """Faults in a live run and in idle workers: each is reported as what it was, and the next run works."""
 
-import os
 from collections.abc import AsyncIterator
 
 import pytest
 import trio
 from engine_support import FOREVER, SPIN, FakeStore, request, run, small_config, works, works_again
-from faults import INSIDE, OUTSIDE, Expected, faulty_script, hostile_boot, zygote_of
+from faults import INSIDE, OUTSIDE, Expected, faulty_script, hostile_boot, until_ended, zygote_of
 from structlog.testing import capture_logs
 
 import engine.workers.zygote
@@ -63,7 +62,7 @@ async def run_while_faulting(engine: Engine, script: str, fault: str) -> RunResu
         async with trio.open_nursery() as nursery:
             nursery.start_soon(execute)
             await running.wait()
-            (worker,) = engine._pool.by_state()["leased"]
+            (worker,) = engine.statistics().workers_that_are("leased")
             OUTSIDE[fault][0](worker)
     return results[0]
 
@@ -103,11 +102,9 @@ async def test_a_worker_that_ends_while_the_host_answers_is_reported_once_the_an
         async with trio.open_nursery() as nursery:
             nursery.start_soon(execute)
             await store.entered.wait()
-            (worker,) = engine._pool.by_state()["leased"]
-            ended = os.pidfd_open(worker.pid)
+            (worker,) = engine.statistics().workers_that_are("leased")
             OUTSIDE[fault][0](worker)
-            await trio.lowlevel.wait_readable(ended)  # a zygote's end is known a moment before that of its workers
-            os.close(ended)
+            await until_ended(worker)  # a zygote's end is known a moment before that of its workers
             store.release.set()
     assert results[0].outcome is Outcome.WORKER_LOST
     await works_again(engine)
@@ -126,7 +123,7 @@ async def test_an_idle_worker_that_ended_is_not_leased_again(engine: Engine, fau
 
 async def test_a_stopped_idle_worker_costs_one_run_its_deadline_and_no_more(engine: Engine) -> None:
     await works(engine)
-    (worker,) = engine._pool.by_state()["idle"]
+    (worker,) = engine.statistics().workers_that_are("idle")
     OUTSIDE["SIGSTOP"][0](worker)
     result = await run(engine, "return 1", limits={"timeout_s": 0.3})
     assert result.outcome is Outcome.TIMEOUT
@@ -135,12 +132,12 @@ async def test_a_stopped_idle_worker_costs_one_run_its_deadline_and_no_more(engi
 
 async def kill_zygote(engine: Engine) -> int:
     """Kill it and wait until every worker of it has ended. Returns its number."""
-    workers = engine._pool.live()
+    workers = engine.statistics().workers
     zygote = zygote_of(workers[0])
     zygote.kill()
     with trio.fail_after(10):
         for worker in workers:
-            await worker.wait()
+            await until_ended(worker)
     return zygote.pid
 
 
@@ -148,7 +145,7 @@ async def test_a_zygote_that_is_killed_takes_its_workers_along_and_is_replaced(e
     await works(engine)
     killed = await kill_zygote(engine)
     await works_again(engine)
-    assert {zygote_of(worker).pid for worker in engine._pool._idle.values()}.isdisjoint({killed})
+    assert {zygote_of(worker).pid for worker in engine.statistics().workers_that_are("idle")}.isdisjoint({killed})
 
 
 async def test_a_zygote_that_is_killed_again_and_again_is_replaced_every_time(engine: Engine) -> None:

@@ -98,7 +98,7 @@ REFUSED_PATHS: dict[str | bytes, str] = {
     "..\\secret": r"'..\\secret' holds a backslash; the separator is '/'",
     "data/a.md\0.txt": r"'data/a.md\x00.txt' holds a zero byte",
     "\0": r"'\x00' holds a zero byte",
-    "data/a.md/": "'data/a.md/' ends with '/', and so is no file",
+    "data/a.md/": "'data/a.md/' ends with '/', so it does not name a file",
     "x" * 256: f"'{'x' * 127}…' holds a name of more than 255 bytes",
     "é" * 128: f"'{'é' * 128}' holds a name of more than 255 bytes",
     "a/" * 600: "is 1200 bytes long; the limit is 1024",
@@ -583,7 +583,7 @@ async def test_a_fault_of_the_host_is_logged_for_us_and_told_to_nobody(
     with monkeypatch.context() as patched, capture_logs() as logged:
         patched.setattr(os, function, fail)
         told = await reader(folder).refusal(call, path=path)
-    assert told == f"{call}: internal error of the engine; its log says more"
+    assert told == f"{call}: internal error of the engine; see its log"
     assert [entry["call"] for entry in logged] == [call]
     await works(folder)
 
@@ -597,7 +597,7 @@ async def test_a_disk_that_fails_below_the_folder_is_the_hosts_fault_too(
     for name in (b"data", b"a.md"):
         with before_opening(monkeypatch, name, fail), capture_logs() as logged:
             told = await reader(folder).refusal("fs.read", path="data/a.md")
-        assert told == "fs.read: internal error of the engine; its log says more"
+        assert told == "fs.read: internal error of the engine; see its log"
         assert len(logged) == 1
     await works(folder)
 

@@ -53,6 +53,7 @@ async def turn() -> None:
         await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 async def test_computing_is_lag_on_both_clocks_and_waiting_for_another_is_lag_on_the_walls_alone() -> None:
     watch = LoopWatch()
     with watched(watch):
@@ -68,6 +69,7 @@ async def test_computing_is_lag_on_both_clocks_and_waiting_for_another_is_lag_on
     assert computed.wall_s >= computed.cpu_s >= 0.2 - 0.01
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 async def test_many_short_steps_are_no_lag() -> None:
     watch = LoopWatch()
     with watched(watch):

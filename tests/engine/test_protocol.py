@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[bytes, str, str | None]] = {
     "a list that announces more than there is": (b"\xdd\xff\xff\xff\xff", "is not plain data", None),
     "a map that announces more than there is": (b"\xdf\xff\xff\xff\xff", "is not plain data", None),
     "too deep": (b"\x91" * 65 + b"\xc0", "is nested too deep", "value_depth"),
-    "endlessly deep": (b"\x91" * 100_000 + b"\xc0", "deep", "value_depth"),
+    "endlessly deep": (b"\x91" * 40_000 + b"\xc0", "deep", "value_depth"),
     "too large": (msgspec.msgpack.encode("x" * (1 << 20)), "is larger than 1048576 bytes", "output_bytes"),
 }
 
@@ -355,6 +355,7 @@ WORST: dict[str, Any] = {
 }
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("what", WORST)
 def test_the_worst_answer_of_each_kind_keeps_others_waiting_for_no_longer_than_permitted(what: str) -> None:
     raw, best = encode_value(WORST[what]), math.inf
@@ -436,6 +437,7 @@ COSTLY: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("what", COSTLY)
 def test_no_frame_within_the_bound_keeps_the_loop(what: str) -> None:
     frame = encode_frame(msgspec.msgpack.encode(COSTLY[what]()))

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,30 @@ def test_refused_requests_use_nothing_up() -> None:
     assert ledger.request("t", bound, 1.0) is None
 
 
+@given(st.lists(st.floats(0, 2), max_size=200), st.floats(0.01, 50), st.integers(1, 20))
+def test_as_many_requests_as_are_told_to_be_left_are_taken_at_once_and_not_one_more(
+    steps: list[float], rate: float, burst: int
+) -> None:
+    ledger, bound = Ledger(PLENTY, 0.0), quotas(requests_per_second=rate, burst=burst)
+    assert ledger.requests_left("t", bound, 0.0) == (burst, math.ceil(burst / rate), burst, 0)
+    now = 0.0
+    for step in steps:
+        now += step
+        ledger.request("t", bound, now)
+    left = ledger.requests_left("t", bound, now)
+    later = now + left.reset_s
+    assert ledger.requests_left("t", bound, later).left == burst, "it is full when it was told to be"
+    for _ in range(left.left):
+        assert ledger.request("t", bound, now) is None
+    assert ledger.request("t", bound, now) is not None
+
+
+def test_what_is_left_after_a_change_of_the_quota_is_never_more_than_it() -> None:
+    ledger = Ledger(PLENTY, 0.0)
+    ledger.request("t", quotas(burst=40), 0.0)
+    assert ledger.requests_left("t", quotas(burst=3), 0.0).left == 3
+
+
 def test_a_changed_quota_holds_from_the_next_request_on() -> None:
     ledger = Ledger(PLENTY, 0.0)
     assert ledger.request("t", quotas(burst=100), 0.0) is None
@@ -148,7 +173,7 @@ def test_a_run_is_let_in_after_exactly_the_pause_that_was_told(spent: list[tuple
 
 
 @given(st.lists(st.tuples(gaps, st.floats(0, 5)), max_size=60))
-@settings(max_examples=50)
+@settings(max_examples=effort(50))
 def test_a_window_counts_everything_of_the_last_minute_and_nothing_older_than_a_second_more(
     amounts: list[tuple[float, float]],
 ) -> None:
@@ -166,9 +191,10 @@ def test_what_was_used_is_told() -> None:
     ledger, limits = Ledger(PLENTY, 0.0), quotas()
     ledger.cpu("t", limits, 1.25, 10.0)
     ledger.host_call("t", limits, 10.0)
-    assert ledger.used("t", 10.0) == {"cpu_seconds_per_minute": 1.25, "host_calls_per_minute": 1}
-    assert ledger.used("t", 100.0) == {"cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
-    assert ledger.used("unknown", 10.0) == {"cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+    none = {"requests_per_second": 0, "burst": 0, "cpu_seconds_per_minute": 0.0, "host_calls_per_minute": 0}
+    assert ledger.used("t", 10.0) == none | {"cpu_seconds_per_minute": 1.25, "host_calls_per_minute": 1}
+    assert ledger.used("t", 100.0) == none
+    assert ledger.used("unknown", 10.0) == none
 
 
 def test_tenants_of_long_ago_are_forgotten_and_those_of_now_are_not() -> None:
@@ -177,7 +203,7 @@ def test_tenants_of_long_ago_are_forgotten_and_those_of_now_are_not() -> None:
         ledger.request(f"t{number}", bound, 0.0)
     ledger.request("now", bound, 1000.0)
     ledger.request("now", bound, 1000.0)
-    assert len(ledger._accounts) == 1
+    assert len(ledger._meters) == 1
     assert ledger.request("now", bound, 1000.0) is not None
 
 
@@ -219,3 +245,14 @@ def test_without_tenants_no_quota_has_a_name_of_its_own() -> None:
     bound = bind_quotas(DEFAULT_TENANT, Config().tenants.quota, 4)
     assert set(bound.sources.values()) == {"engine"}
     assert all(math.isfinite(value) for value in bound.values.values())
+
+
+def test_requests_are_shown_as_used_within_the_last_second_and_of_the_bucket() -> None:
+    ledger, bound = Ledger(PLENTY, 0.0), quotas(requests_per_second=4, burst=10)
+    assert (ledger.used("t", 0.0)["requests_per_second"], ledger.used("t", 0.0)["burst"]) == (0, 0)
+    for _ in range(12):
+        ledger.request("t", bound, 10.5)
+    seen = [(ledger.used("t", now)["requests_per_second"], ledger.used("t", now)["burst"])
+            for now in (10.5, 10.9, 11.0, 11.5, 12.0, 14.0)]  # fmt: skip
+    assert seen == [(10, 10), (10, 9), (10, 8), (5, 6), (0, 4), (0, 0)], "the two that were refused count nowhere"
+    assert ledger.used("t", 9.0)["requests_per_second"] == 0, "a clock that steps back adds nothing"

@@ -14,7 +14,7 @@ SETTINGS = st.builds(
     workers=st.integers(1, 300),
     reserve=st.integers(0, 20),
     max_depth=st.integers(0, 4),
-    aside=st.integers(0, 20),
+    suspended=st.integers(0, 20),
     memory_bytes=st.integers(1, 1 << 32),
 )
 MAYBE = st.none() | st.integers(1, 1 << 34)
@@ -47,7 +47,7 @@ def test_every_worker_there_may_be_has_its_descriptors(settings: PoolSettings) -
 
 def test_a_low_soft_limit_is_raised_as_far_as_is_needed_and_the_hard_one_stays() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    settings = PoolSettings(workers=2, aside=12, max_depth=4)
+    settings = PoolSettings(workers=2, suspended=12, max_depth=4)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
         assert room.take(settings) is None

@@ -22,14 +22,14 @@ class Vaults:
     """One secret for every tenant."""
 
     async def vault(self, tenant: str) -> Vault:
-        return Vault([BoundSecret.of("TOKEN", "the-real-value", ["api.example.com"])])
+        return Vault([BoundSecret.from_rules("TOKEN", "the-real-value", ["api.example.com"])])
 
 
 def request(engine: Engine, body: str, **how: Any) -> RunRequest:
     """A request with something in every field."""
     tenant = Tenant("acme", weight=2.5, ceilings={"cpu_s": 3}, quotas={"burst": 7}, key="k1")
     return RunRequest(
-        tenant=tenant, name="mine", script=Script.of("t.lua", script_of(body)), root="agent", method="resolve",
+        tenant=tenant, name="mine", script=Script.from_source("t.lua", script_of(body)), root="agent", method="resolve",
         args=({"n": 1, "list": [1.5, None, True]}, "two"), config={"auth": "secret:TOKEN", "deep": {"a": [1]}},
         config_last=True, limits=engine.limits_for({"timeout_s": 5.0, "host_calls": 3}, tenant),
         grants=knowledge.GRANTS | env.GRANTS,
@@ -73,7 +73,7 @@ async def test_a_secret_that_the_keys_name_and_the_tenant_has_not_is_found_where
 def test_a_request_does_not_show_what_it_holds() -> None:
     tenant = Tenant("acme")
     held = RunRequest(
-        tenant=tenant, name="mine", script=Script.of("t.lua", b""), root="tool", method="execute",
+        tenant=tenant, name="mine", script=Script.from_source("t.lua", b""), root="tool", method="execute",
         limits=bind_limits({}, tenant, {}, {}), masked=(OPERATORS,), config={"a": OPERATORS},
     )  # fmt: skip
     assert repr(held) == "<RunRequest tool:mine of acme>"

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.scheduling.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduling.scheduler import ASSUMED_CPU_S, PATIENCE_S, SLICE_S, NotAdmitted, Scheduler, Ticket
 
 TENANTS = ["a", "b", "c", "d"]
 costs = st.floats(0, 2.0)
@@ -30,8 +31,8 @@ class Admission(RuleBasedStateMachine):
         self.now = 0.0
         self.waiting: dict[str, list[Ticket]] = {tenant: [] for tenant in TENANTS}
         self.running: list[Ticket] = []
-        self.ready: list[Ticket] = []  # put aside, and able to go on
-        self.blocked: list[Ticket] = []  # put aside, and waiting for the host
+        self.ready: list[Ticket] = []  # suspended, and able to compute
+        self.blocked: list[Ticket] = []  # suspended, and waiting for the host
         self.used: dict[Ticket, float] = {}
 
     def begun(self, tenant: str | None = None) -> int:
@@ -50,7 +51,7 @@ class Admission(RuleBasedStateMachine):
         answer = self.scheduler.offer(tenant, self.now, queue_length=self.BOUND, weight=weight, concurrent=at_once)
         length, others = len(self.waiting[tenant]), self.TOTAL - sum(map(len, self.waiting.values()))
         must_wait = len(self.running) == self.SLOTS or not self.may_begin(tenant)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NotAdmitted):
             assert must_wait
             assert answer.name == "queue_length"
             assert length >= (others if answer.engine_wide else self.BOUND)
@@ -137,7 +138,7 @@ class Admission(RuleBasedStateMachine):
 
 
 TestAdmission = Admission.TestCase
-TestAdmission.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAdmission.settings = settings(max_examples=effort(100), stateful_step_count=40, deadline=None)
 
 
 def offer(scheduler: Scheduler, tenant: str, now: float = 0.0, weight: float = 1.0, queue_length: int = 1000) -> Ticket:
@@ -287,7 +288,7 @@ def test_the_queue_is_bounded_once_every_slot_is_taken(bound: int) -> None:
     for _ in range(bound):
         offer(scheduler, "a", queue_length=bound)
     refused = scheduler.offer("a", 0, queue_length=bound)
-    assert refused == Refused("queue_length", bound, bound)
+    assert refused == NotAdmitted("queue_length", bound, bound)
     assert scheduler.queued == bound
 
 
@@ -296,7 +297,7 @@ def test_a_full_queue_of_one_tenant_refuses_no_other() -> None:
     offer(scheduler, "a", queue_length=1)
     scheduler.next_start(0)
     offer(scheduler, "a", queue_length=1)
-    assert isinstance(scheduler.offer("a", 0, queue_length=1), Refused)
+    assert isinstance(scheduler.offer("a", 0, queue_length=1), NotAdmitted)
     assert isinstance(scheduler.offer("b", 0, queue_length=1), Ticket)
 
 
@@ -319,7 +320,7 @@ def test_accounts_of_tenants_that_the_present_has_passed_are_forgotten() -> None
             ticket = scheduler.next_start(number)
             assert ticket is not None
             scheduler.finish(ticket, 0.001)
-    assert len(scheduler._accounts) < 10
+    assert len(scheduler._flows) < 10
 
 
 def test_accounts_of_tenants_with_one_run_each_are_forgotten() -> None:
@@ -329,7 +330,7 @@ def test_accounts_of_tenants_with_one_run_each_are_forgotten() -> None:
         ticket = scheduler.next_start(number)
         assert ticket is not None
         scheduler.finish(ticket, 0.001)
-    assert len(scheduler._accounts) < 10
+    assert len(scheduler._flows) < 10
 
 
 def test_refused_tenants_leave_no_account_behind_for_long() -> None:
@@ -338,12 +339,12 @@ def test_refused_tenants_leave_no_account_behind_for_long() -> None:
     ticket = scheduler.next_start(0)
     assert ticket is not None
     for number in range(100):
-        assert isinstance(scheduler.offer(f"tenant-{number}", 0, queue_length=0), Refused)
+        assert isinstance(scheduler.offer(f"tenant-{number}", 0, queue_length=0), NotAdmitted)
     scheduler.finish(ticket, 0.0)
-    assert set(scheduler._accounts) <= {"busy"}
+    assert set(scheduler._flows) <= {"busy"}
 
 
-# Runs that are put aside -----------------------------------------------------------------------------------------
+# Runs that are suspended ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -438,7 +439,7 @@ def test_a_run_that_waits_for_the_host_gives_its_slot_away_and_gets_one_back_whe
     assert (scheduler.running, scheduler.begun) == (0, 0)
 
 
-def test_one_that_was_put_aside_may_end_without_ever_going_on() -> None:
+def test_a_suspended_run_may_end_without_being_resumed() -> None:
     for waits in (True, False):
         scheduler = Scheduler(1, 4)
         offer(scheduler, "hog")
@@ -504,7 +505,7 @@ def test_who_was_away_gets_the_slot_of_one_that_never_stops_before_that_had_its_
     assert scheduler.next_start(20) is second
 
 
-def test_nobody_is_put_aside_for_a_run_of_its_own_tenant() -> None:
+def test_no_run_is_preempted_for_one_of_its_own_tenant() -> None:
     scheduler = Scheduler(1, 8)
     offer(scheduler, "a")
     first = scheduler.next_start(0)
@@ -552,12 +553,12 @@ def test_a_tenant_never_has_more_runs_under_way_than_it_may() -> None:
 def test_a_run_that_may_not_wait_is_refused_with_what_keeps_it_from_starting() -> None:
     scheduler = Scheduler(2)
     for _ in range(2):
-        assert isinstance(scheduler.offer("a", 0, queue_length=9, concurrent=1, may_wait=False), Ticket | Refused)
+        assert isinstance(scheduler.offer("a", 0, queue_length=9, concurrent=1, may_wait=False), Ticket | NotAdmitted)
         scheduler.next_start(0)
-    assert scheduler.offer("a", 0, queue_length=9, concurrent=1, may_wait=False) == Refused("concurrent_runs", 1, 1)
+    assert scheduler.offer("a", 0, queue_length=9, concurrent=1, may_wait=False) == NotAdmitted("concurrent_runs", 1, 1)
     assert isinstance(scheduler.offer("b", 0, queue_length=9, may_wait=False), Ticket)
     scheduler.next_start(0)
-    assert scheduler.offer("c", 0, queue_length=9, may_wait=False) == Refused("queue_length", 0, 0)
+    assert scheduler.offer("c", 0, queue_length=9, may_wait=False) == NotAdmitted("queue_length", 0, 0)
 
 
 def test_a_flood_of_one_tenant_leaves_half_of_the_common_queue_to_others() -> None:
@@ -566,5 +567,5 @@ def test_a_flood_of_one_tenant_leaves_half_of_the_common_queue_to_others() -> No
     assert scheduler.next_start(0) is not None
     answers = [scheduler.offer("greedy", 0, queue_length=1000) for _ in range(50)]
     assert scheduler.queued == 10
-    assert answers[-1] == Refused("queue_length", 10, 20, engine_wide=True)
+    assert answers[-1] == NotAdmitted("queue_length", 10, 20, engine_wide=True)
     assert isinstance(scheduler.offer("modest", 0, queue_length=1000), Ticket)

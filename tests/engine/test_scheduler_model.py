@@ -2,12 +2,13 @@
 
 from random import Random
 
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_scheduler import PlainScheduler
 
-from engine.scheduling.least import Least
-from engine.scheduling.scheduler import PATIENCE_S, SLICE_S, Refused, Scheduler, Ticket
+from engine.scheduling.indexed_heap import IndexedHeap
+from engine.scheduling.scheduler import PATIENCE_S, SLICE_S, NotAdmitted, Scheduler, Ticket
 
 # Few different amounts, so that tenants are often level with each other and ties are decided too.
 AMOUNTS = (0.0, 0.001, SLICE_S, 0.01, 0.1, 1.0)
@@ -28,7 +29,7 @@ class Both:
         self.now = 0.0
         self.pairs: dict[Ticket | None, Ticket | None] = {None: None}  # ours -> the model's
         self.queued: list[Ticket] = []
-        self.started: list[Ticket] = []  # on slots or put aside
+        self.started: list[Ticket] = []  # on slots or suspended
 
     def step(self) -> None:
         """One call, drawn at random of those that are legal now."""
@@ -51,7 +52,7 @@ class Both:
         alone = not self.model.waiting and self.model.running < self.model.slots
         one = self.ours.offer(tenant, self.now, **given, at_once=at_once)
         two = self.model.offer(tenant, self.now, **given)
-        if isinstance(one, Refused) or isinstance(two, Refused):
+        if isinstance(one, NotAdmitted) or isinstance(two, NotAdmitted):
             assert one == two
             return
         self.pairs[one] = two
@@ -82,7 +83,7 @@ class Both:
 
     def wait_for_the_host(self) -> None:
         ticket = self.random.choice(self.started)
-        if not ticket.aside:
+        if not ticket.suspended:
             ticket.waiting_since = self.other(ticket).waiting_since = self.now
 
     def wake(self) -> None:
@@ -106,7 +107,7 @@ class Both:
         return other
 
     def compare(self) -> None:
-        """Every counter, account and ticket; and that the orders hold what the accounts say."""
+        """Every counter, flow and ticket; and that the orders hold what the flows say."""
         ours, model = self.ours, self.model
         for name in ("running", "begun", "queued", "waiting", "_present"):
             assert getattr(ours, name) == getattr(model, name), name
@@ -114,23 +115,21 @@ class Both:
         for tenant in self.tenants:
             assert ours.queued_of(tenant) == model.queued_of(tenant)
             assert ours.begun_of(tenant) == model.begun_of(tenant)
-        assert [(n, a.virtual) for n, a in ours._accounts.items()] == [
-            (n, a.virtual) for n, a in model._accounts.items()
-        ]
+        assert [(n, a.virtual) for n, a in ours._flows.items()] == [(n, a.virtual) for n, a in model._flows.items()]
         for ticket in self.started:
             for name in Ticket.__slots__:
                 assert getattr(ticket, name) == getattr(self.other(ticket), name), name
-        accounts = ours._accounts.values()
+        flows = ours._flows.values()
         orders = {needs: set(order._entries) for needs, order in ours._wanting.items()}
         assert all(orders.values()), "no order is empty"
-        assert set().union(*orders.values()) == {a for a in accounts if a.ready or a.queue}
+        assert set().union(*orders.values()) == {a for a in flows if a.ready or a.queue}
         for needs, order in orders.items():
-            for account in order:
-                assert account.needs == needs
-                assert (needs <= ours.places - ours.begun) == (bool(account.ready) or ours._may_begin(account))
-        assert set(ours._computing._entries) == {a for a in accounts if a.running}
-        assert set(ours._idle._entries) == {a for a in accounts if not a.active}
-        assert ours._unbegun == {a for a in accounts if a.queue and not a.begun}
+            for flow in order:
+                assert flow.needs == needs
+                assert (needs <= ours.places - ours.begun) == (bool(flow.ready) or ours._may_begin(flow))
+        assert set(ours._computing._entries) == {a for a in flows if a.running}
+        assert set(ours._idle._entries) == {a for a in flows if not a.active}
+        assert ours._unbegun == {a for a in flows if a.queue and not a.begun}
 
 
 @given(
@@ -140,7 +139,7 @@ class Both:
     total_queue=st.sampled_from([None, None, 6, 40]),
     tenants=st.integers(1, 30),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=effort(100), deadline=None)
 def test_every_decision_is_the_one_of_who_looks_at_every_tenant(
     random: Random, slots: int, more: int, total_queue: int | None, tenants: int
 ) -> None:
@@ -151,7 +150,7 @@ def test_every_decision_is_the_one_of_who_looks_at_every_tenant(
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.sampled_from([0.0, 1.0, 2.0]))))
 def test_the_first_is_always_the_least_of_what_is_there(changes: list[tuple[int, float | None]]) -> None:
-    order: Least[int] = Least()
+    order: IndexedHeap[int] = IndexedHeap()
     plain: dict[int, tuple[float, float, int]] = {}
     for item, value in changes:
         if value is None:
@@ -165,7 +164,7 @@ def test_the_first_is_always_the_least_of_what_is_there(changes: list[tuple[int,
 
 
 def test_an_item_that_changes_its_key_for_ever_takes_no_more_memory() -> None:
-    order: Least[str] = Least()
+    order: IndexedHeap[str] = IndexedHeap()
     order.put("first", (0.0, 0.0, 0))
     for number in range(1, 10_000):
         order.put("restless", (float(number), 0.0, 1))

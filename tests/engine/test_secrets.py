@@ -40,7 +40,9 @@ MIB = 1 << 20
 def vault(value: str = VALUE, *hosts: str, **more: str) -> Vault:
     """A vault with TOKEN, bound to HOST unless said otherwise, and more secrets of that host."""
     bound = hosts or (HOST,)
-    return Vault([BoundSecret.of("TOKEN", value, bound), *(BoundSecret.of(n, v, bound) for n, v in more.items())])
+    return Vault(
+        [BoundSecret.from_rules("TOKEN", value, bound), *(BoundSecret.from_rules(n, v, bound) for n, v in more.items())]
+    )
 
 
 def references(value: str = VALUE, *hosts: str) -> References:
@@ -181,7 +183,7 @@ def test_a_secret_goes_to_the_hosts_that_it_is_bound_to_and_nowhere_else(
 
 def test_a_value_that_fits_no_header_is_refused_without_showing_it() -> None:
     run = references("two\r\nlines: x")
-    with pytest.raises(SecretRefused, match="fits no header") as refused:
+    with pytest.raises(SecretRefused, match="cannot be sent in a header") as refused:
         filled(run, headers={"x": run.table["TOKEN"]})
     assert "two" not in str(refused.value)
     assert filled(run, body=run.table["TOKEN"]).body == b"two\r\nlines: x"
@@ -225,9 +227,9 @@ def echoes(value: str) -> dict[str, bytes]:
 @pytest.mark.parametrize("value", [VALUE, "sk_live_0123456789abcdef", "pass word with spaces", "a/b+c=d?e&f"])
 def test_a_secret_is_masked_in_every_form_in_which_servers_echo_it(value: str) -> None:
     run = references(value)
-    veil = run.veil(parse_url(HTTPS))
+    scrubber = run.scrubber(parse_url(HTTPS))
     for form, body in echoes(value).items():
-        shown = veil.data(body)
+        shown = scrubber.data(body)
         assert MASK.encode() in shown, form
         assert value.encode() not in shown, form
         for token in shown.replace(b'"', b" ").split():
@@ -243,32 +245,32 @@ def _decoded(token: bytes) -> bytes:
 
 
 def test_an_answer_without_secrets_is_not_touched() -> None:
-    veil = references().veil(parse_url(HTTPS))
+    scrubber = references().scrubber(parse_url(HTTPS))
     body = bytes(range(256)) * 10
-    assert veil.data(body) is body
-    assert veil.text("naïve \udcff") == "naïve \udcff"
+    assert scrubber.data(body) is body
+    assert scrubber.text("naïve \udcff") == "naïve \udcff"
 
 
 def test_what_another_host_answers_is_its_own_business() -> None:
-    assert not references().veil(parse_url(f"https://{OTHER}/"))
-    assert not References().veil(parse_url(HTTPS))
+    assert not references().scrubber(parse_url(f"https://{OTHER}/"))
+    assert not References().scrubber(parse_url(HTTPS))
 
 
 def test_a_short_secret_is_masked_as_it_is_and_in_the_credentials_that_were_sent() -> None:
     run = references("hunter2")
     basic = "Basic " + base64.b64encode(f"u:{run.table['TOKEN']}".encode()).decode()
     sent = filled(run, headers={"authorization": basic})
-    veil = run.veil(sent.target, sent.forms)
+    scrubber = run.scrubber(sent.target, sent.forms)
     echoed = dict(sent.headers)[b"authorization"]
     assert base64.b64decode(echoed.split()[1]) == b"u:hunter2"
-    assert veil.data(b"saw " + echoed + b" and hunter2") == b"saw Basic [redacted] and [redacted]"
+    assert scrubber.data(b"saw " + echoed + b" and hunter2") == b"saw Basic [redacted] and [redacted]"
 
 
 def test_a_place_to_go_to_has_the_placeholder_again() -> None:
     run = references("a b/c")
-    veil, placeholder = run.veil(parse_url(HTTPS)), run.table["TOKEN"]
+    scrubber, placeholder = run.scrubber(parse_url(HTTPS)), run.table["TOKEN"]
     for written in ("a%20b%2Fc", "a%20b%2fc", "a+b%2Fc", "a b/c"):
-        assert veil.location(f"/next?k={written}&x=1") == f"/next?k={placeholder}&x=1"
+        assert scrubber.location(f"/next?k={written}&x=1") == f"/next?k={placeholder}&x=1"
 
 
 def test_logs_and_errors_are_rid_of_a_tenants_secrets_beside_the_operators() -> None:
@@ -409,7 +411,7 @@ async def test_taking_secrets_out_of_a_large_answer_is_charged_to_the_run(world:
     world.peer.routes["/large"] = answer(large)
     charged: list[Usage] = []
     found = await call(world, run, "http.get", f"http://{HOST}/large", charged=charged.append)
-    assert len(large) > http.VEILED_AT_ONCE
+    assert len(large) > http.SCRUBBED_AT_ONCE
     assert found["body"] == large.replace(b"the-real-value", MASK.encode())
     assert time.process_time() > sum(usage.cpu_s for usage in charged) > 0
     assert PUBLIC in {host for host, _ in world.streets.connected}
@@ -532,7 +534,7 @@ async def test_a_host_that_keeps_the_coding_of_what_it_is_given_turns_no_value_i
     assert STORED.encode() in bytes(int(f"{byte:08b}"[::-1], 2) for byte in turned)
     url, body = f"http://{HOST}/s", before + placeholder.encode() + after
     found = await call(world, run, "http.put", url, body=body, headers={"Content-Encoding": "deflate"})
-    assert "a body with Content-Encoding is not text" in found
+    assert "a secret cannot be put into a body with Content-Encoding" in found
     # A store may take the coding from somewhere else: a header or a parameter of its own.
     kept: dict[str, bytes] = {}
     world.peer.routes["/s"] = partial(_store, kept=kept)
@@ -540,7 +542,7 @@ async def test_a_host_that_keeps_the_coding_of_what_it_is_given_turns_no_value_i
     world.peer.routes["/s"] = answer(kept["body"], 200, "Content-Encoding: deflate")
     found = await call(world, run, "http.get", url)
     assert isinstance(found, str), found
-    assert "inside of its coding" in found
+    assert "inside its coding" in found
     world.peer.routes["/s"] = answer(gzipped([b"nothing"]), 200, "Content-Encoding: gzip")
     assert (await call(world, run, "http.get", url))["body"] == b"nothing"
 
@@ -559,12 +561,12 @@ def test_no_escape_that_a_script_begins_takes_the_beginning_of_a_value(begun: st
 
 @pytest.mark.parametrize("value", ["beefcafe0123456789abcdef", "gh-Zm9vYmFyYmF6cXV1eA_8w", "4Qd+/9aZ4Qd+/9aZ4Qd="])
 def test_what_a_host_makes_of_a_value_that_it_takes_for_an_encoded_one_is_searched_for(value: str) -> None:
-    veil = references(value).veil(parse_url(HTTPS))
+    scrubber = references(value).scrubber(parse_url(HTTPS))
     for before in ("", "A", "AB", "ABC"):
         text = (before + value).rstrip("=").translate(str.maketrans("-_", "+/"))
-        assert MASK.encode() in veil.data(b"<" + base64.b64decode(text[: len(text) // 4 * 4]) + b">")
+        assert MASK.encode() in scrubber.data(b"<" + base64.b64decode(text[: len(text) // 4 * 4]) + b">")
     for taken in range(5):
-        assert value[4:].encode() not in veil.data(b"K" + value[taken:].encode())
+        assert value[4:].encode() not in scrubber.data(b"K" + value[taken:].encode())
 
 
 @pytest.mark.parametrize(
@@ -588,7 +590,7 @@ async def test_a_form_that_is_not_searched_comes_from_no_host_that_a_secret_is_b
     world.peer.routes["/p"] = answer(b"part", status, *headers)
     found = await call(world, run, "http.get", f"http://{HOST}/p")
     assert isinstance(found, str), found
-    assert "is not handed on: a secret is bound to this host" in found
+    assert ": a secret is bound to this host" in found
     # From any other host it comes as ever.
     found = await call(world, References(), "http.get", f"http://{HOST}/p")
     assert (found["status"], found["body"]) == (status, b"part")

@@ -65,7 +65,7 @@ async def test_each_tenant_finds_gets_and_lists_its_own_documents_and_no_others(
     await fill(store_path(path, "zeta"), document("hers", "shared word"))
     async with opened(path) as stores:
         for tenant, mine in (("default", "house"), ("acme", "theirs"), ("zeta", "hers")):
-            store = stores.of(tenant)
+            store = stores.store_of(tenant)
             (hit,) = (await store.search(SearchQuery(query="shared"))).hits
             assert hit.source_id == mine
             assert [listed.source_id for listed in await store.documents(limit=10)] == [mine]
@@ -73,18 +73,18 @@ async def test_each_tenant_finds_gets_and_lists_its_own_documents_and_no_others(
             assert await store.titled(SOURCE, mine, limit=10) == (hit.id,)
             assert set(await store.digests([hit.id])) == {hit.id}
         # Ids are of a source and a name in it, so another tenant may have the same one: its own document is behind it.
-        acme = await ids(stores.of("acme"), "shared")
+        acme = await ids(stores.store_of("acme"), "shared")
         assert acme == ["theirs"]
 
 
 async def test_an_id_of_another_tenants_is_as_unknown_as_one_that_never_was(path: Path) -> None:
     await fill(store_path(path, "acme"), document("theirs", "secret plan"))
     async with opened(path) as stores:
-        ((theirs),) = (await stores.of("acme").search(SearchQuery(query="plan"))).hits
+        ((theirs),) = (await stores.store_of("acme").search(SearchQuery(query="plan"))).hits
         for tenant in ("default", "zeta"):
-            assert await stores.of(tenant).get(theirs.id) is None
-            assert await stores.of(tenant).digests([theirs.id]) == {}
-        found = await stores.of("acme").get(theirs.id)
+            assert await stores.store_of(tenant).get(theirs.id) is None
+            assert await stores.store_of(tenant).digests([theirs.id]) == {}
+        found = await stores.store_of("acme").get(theirs.id)
         assert found is not None
         assert found.body == "secret plan"
 
@@ -92,11 +92,11 @@ async def test_an_id_of_another_tenants_is_as_unknown_as_one_that_never_was(path
 async def test_the_sources_of_a_tenant_are_those_that_the_configuration_gives_it(path: Path) -> None:
     await fill(store_path(path, "acme"), document("a", "x"))
     async with opened(path) as stores:
-        assert [(source.source, source.configured) for source in await stores.of("acme").sources()] == [
+        assert [(source.source, source.configured) for source in await stores.store_of("acme").sources()] == [
             ("filesystem:acme", True), (SOURCE, False),
         ]  # fmt: skip
         # Also where there is no file yet.
-        assert [source.source for source in await stores.of("zeta").sources()] == ["filesystem:zeta"]
+        assert [source.source for source in await stores.store_of("zeta").sources()] == ["filesystem:zeta"]
 
 
 def test_a_connector_belongs_to_the_tenants_that_it_names_and_without_to_the_default_one() -> None:
@@ -121,7 +121,7 @@ def test_a_connector_belongs_to_the_tenants_that_it_names_and_without_to_the_def
 
 async def test_asking_a_tenant_that_has_nothing_makes_no_file(path: Path) -> None:
     async with opened(path) as stores:
-        store = stores.of("acme")
+        store = stores.store_of("acme")
         assert await ids(store, "anything") == []
         assert await store.get("x") is None
         assert await store.documents(limit=5) == ()
@@ -135,7 +135,7 @@ async def test_asking_a_tenant_that_has_nothing_makes_no_file(path: Path) -> Non
 
 async def test_what_is_synchronised_while_the_engine_serves_is_found_and_seen_as_a_change(path: Path) -> None:
     async with opened(path) as stores:
-        store = stores.of("acme")
+        store = stores.store_of("acme")
         before = await store.revision()
         await fill(store_path(path, "acme"), document("a", "first words"))
         assert await ids(store, "words") == ["a"]
@@ -149,14 +149,14 @@ async def test_a_deleted_tenants_documents_are_gone_at_once_and_a_new_one_of_the
     acme = store_path(path, "acme")
     await fill(acme, document("old", "old words"))
     async with opened(path) as stores:
-        assert await ids(stores.of("acme"), "words") == ["old"]
+        assert await ids(stores.store_of("acme"), "words") == ["old"]
         assert stores.open == 1
         removed = remove_store(acme)  # as another process does it
         assert acme in removed
-        assert await ids(stores.of("acme"), "words") == []
+        assert await ids(stores.store_of("acme"), "words") == []
         assert stores.open == 0
         await fill(acme, document("new", "new words"))
-        assert await ids(stores.of("acme"), "words") == ["new"]
+        assert await ids(stores.store_of("acme"), "words") == ["new"]
 
 
 async def test_removing_a_store_leaves_nothing_of_it_and_everything_of_others(path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_no_more_stores_are_open_than_the_bound_and_the_one_asked_longest_
         await fill(store_path(path, name), document(name, "words"))
     async with opened(path) as stores:
         for name in "abacb":
-            assert await ids(stores.of(name), "words") == [name]
+            assert await ids(stores.store_of(name), "words") == [name]
             assert stores.open <= 2
         assert set(stores._stores) == {"b", "c"}
 
@@ -213,7 +213,7 @@ async def test_who_comes_when_all_are_in_use_waits_for_one_to_be_free(
     found: list[str] = []
 
     async def ask(name: str) -> None:
-        found.extend(await ids(stores.of(name), "words"))
+        found.extend(await ids(stores.store_of(name), "words"))
 
     async with opened(path) as stores:
         with trio.fail_after(20):
@@ -239,7 +239,7 @@ async def test_a_hundred_askers_at_once_of_many_tenants_all_get_their_own(
         with trio.CancelScope() as scope:
             if cancelled:
                 scope.cancel()
-            found = await ids(stores.of(name), "words")
+            found = await ids(stores.store_of(name), "words")
             if found != [name]:
                 wrong.append((name, found))
 
@@ -250,7 +250,7 @@ async def test_a_hundred_askers_at_once_of_many_tenants_all_get_their_own(
                     nursery.start_soon(ask, names[n % 6], n % 17 == 0)
         assert wrong == []
         assert stores.open <= 3
-        assert await ids(stores.of("t0"), "words") == ["t0"]
+        assert await ids(stores.store_of("t0"), "words") == ["t0"]
         assert all(held.users == 0 for held in stores._stores.values())
 
 
@@ -258,13 +258,13 @@ async def test_a_store_that_nobody_asks_is_closed_after_a_while(path: Path, monk
     monkeypatch.setattr(stores_module, "IDLE_S", 0.02)
     await fill(store_path(path, "acme"), document("a", "words"))
     async with opened(path) as stores:
-        assert await ids(stores.of("acme"), "words") == ["a"]
+        assert await ids(stores.store_of("acme"), "words") == ["a"]
         with trio.fail_after(20):
             while True:
                 await trio.sleep(0.01)
                 if not stores.open:
                     break
-        assert await ids(stores.of("acme"), "words") == ["a"]
+        assert await ids(stores.store_of("acme"), "words") == ["a"]
 
 
 async def test_a_damaged_store_is_an_error_of_its_tenant_alone(path: Path) -> None:
@@ -275,12 +275,12 @@ async def test_a_damaged_store_is_an_error_of_its_tenant_alone(path: Path) -> No
     async with opened(path) as stores:
         for _ in range(2):
             with pytest.raises(StoreError, match="is not a SQLite database"):
-                await ids(stores.of("acme"), "words")
+                await ids(stores.store_of("acme"), "words")
         assert stores.open == 0
-        assert await ids(stores.of("default"), "words") == ["house"]
+        assert await ids(stores.store_of("default"), "words") == ["house"]
         remove_store(acme)
         await fill(acme, document("a", "words"))
-        assert await ids(stores.of("acme"), "words") == ["a"]
+        assert await ids(stores.store_of("acme"), "words") == ["a"]
 
 
 # ---- the quota --------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ async def test_a_script_searches_the_documents_of_whoever_it_runs_for(path: Path
     await fill(store_path(path, "acme"), document("theirs", "words"))
     body = "local hits = context.search('words') return {hits[1] and hits[1].source_id or '', #context.sources()}"
     async with opened(path) as stores:
-        of: Callable[[str], BrowsableStore] = stores.of
+        of: Callable[[str], BrowsableStore] = stores.store_of
         async with open_engine(small_config(), knowledge.functions(of, default_limit=5)) as engine:
             for tenant, expected in (
                 (DEFAULT_TENANT, ["house", 1]),

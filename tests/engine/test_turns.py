@@ -1,4 +1,4 @@
-"""When who waits gets a slot: turns beside workers that compute whenever they are not halted, on a clock of our own."""
+"""When a waiting run gets a slot: turns beside workers that compute unless suspended, on a clock of our own."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -39,10 +39,10 @@ class Computing:
     def run_cpu_s(self) -> float:
         return self._used + (0.0 if self._since is None else trio.current_time() - self._since)
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         self._used, self._since = self.run_cpu_s(), None
 
-    def proceed(self) -> None:
+    def resume(self) -> None:
         self._since = trio.current_time()
 
 
@@ -134,7 +134,7 @@ async def test_two_that_never_stop_take_turns_of_a_slice_or_a_little_more(
     assert max(held) <= SLICE_S + 2 * BUSY_POLL_S + BUSY_POLL_S / 5
 
 
-async def test_a_turn_that_ends_while_it_is_put_aside_gives_its_place_back(
+async def test_a_turn_that_ends_while_it_is_suspended_gives_its_place_back(
     world: World, autojump_clock: MockClock
 ) -> None:
     hog = world.ask("hog")

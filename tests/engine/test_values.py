@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,13 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.tenant import DEFAULT_TENANT, bind_limits
 from engine.values import (
+    COUNTED_AT_ONCE,
     JSON_AROUND_VALUE,
     JsonMarks,
     NotPlain,
+    decoding,
     is_plain,
     json_bytes_at_most,
     marks_at_most,
@@ -93,6 +97,19 @@ def test_of_any_bytes_no_more_is_made_than_was_counted(raw: bytes) -> None:
         return
     # An extension is refused by the count, and so is what has one inside; a key that was there twice is one.
     assert counted is None or counted >= values + keys
+
+
+def test_a_large_value_is_counted_decoded_and_checked_with_pauses_between() -> None:
+    value = [1.5] * 45_000
+    limits = bind_limits({}, DEFAULT_TENANT, {}, {}).values
+    decoded = []
+
+    def work() -> Generator[None, None, None]:
+        decoded.append((yield from decoding(memoryview(msgspec.msgpack.encode(value)), limits)))
+
+    # While counting; before decoding; before and after the check.
+    assert len(list(work())) == 45_000 // COUNTED_AT_ONCE + 3
+    assert decoded == [value]
 
 
 @given(PLAIN | st.just(math.nan) | st.lists(st.just(math.inf)) | st.just({"a": [{1: 2}]}), st.integers(0, 5))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knowledge.sqlite import answers as module
-from knowledge.sqlite.answers import Answers, Kept, text_bytes
+from knowledge.sqlite.answers import Answers, CachedAnswer, text_bytes
 
 BOUND, ONCE = 10, 3
 
@@ -28,12 +28,12 @@ class Model:
         self.held: list[tuple[str, int, int]] = []
         self.once: list[str] = []
 
-    def get(self, version: int, question: str) -> Kept | None:
+    def get(self, version: int, question: str) -> CachedAnswer | None:
         if version != self.version:
             self.version, self.held, self.once = version, [], []
         found = [each for each in self.held if each[0] == question]
         self.held = [each for each in self.held if each[0] != question] + found
-        return Kept(*found[0][1:]) if found else None
+        return CachedAnswer(*found[0][1:]) if found else None
 
     def keep(self, version: int, question: str, answer: int, bytes_of: Callable[[int], int]) -> None:
         if version != self.version:
@@ -56,7 +56,7 @@ def test_what_is_kept_is_what_a_plain_list_keeps(steps: list[tuple[Any, ...]]) -
         patched.setattr(module, "MAX_ONCE", ONCE)
         for verb, *arguments in steps:
             assert getattr(answers, verb)(*arguments) == getattr(model, verb)(*arguments)
-            assert answers.bytes == sum(each[2] for each in model.held) <= BOUND
+            assert answers._bytes == sum(each[2] for each in model.held) <= BOUND
             assert len(answers) == len(model.held)
 
 

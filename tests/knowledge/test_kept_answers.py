@@ -179,7 +179,7 @@ async def test_answers_stay_within_their_bound_and_those_not_asked_for_longest_g
     for each in (ids[0], ids[1], ids[2], ids[3], ids[0], ids[4]):  # body and chunk each take a tenth: four fit
         for _ in range(2):
             await store.get(each)
-        assert store._answers.bytes <= MAX_KEPT_BYTES
+        assert store._answers._bytes <= MAX_KEPT_BYTES
     asked.clear()
     await store.get(ids[0])
     assert asked == []
@@ -349,10 +349,10 @@ async def test_a_tenants_answers_go_with_its_file(path: Path, tmp_path: Path) ->
             await fill(filled, document("a", text))
             document_id = await id_of(filled, "a")
     async with open_stores({}, partial(store_path, path), lambda tenant: {}) as stores:
-        store: Any = stores.of("acme")
+        store: Any = stores.store_of("acme")
         for _ in range(3):
             assert (await body(store, document_id), await snippets(store)) == ("word old", ["word old"])
-        assert await body(stores.of("zeta"), document_id) is None  # type: ignore[arg-type]
+        assert await body(stores.store_of("zeta"), document_id) is None  # type: ignore[arg-type]
         os.replace(other, acme)
         assert (await body(store, document_id), await snippets(store)) == ("word new", ["word new"])
         moved = acme.rename(tmp_path / "moved.sqlite")

@@ -12,6 +12,7 @@ import apsw
 import pytest
 import trio
 import trio.testing
+from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -186,7 +187,7 @@ async def test_a_query_without_a_word_finds_nothing(store: SqliteStore) -> None:
         assert await search(store, query) == ()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=effort(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     query=st.text(alphabet=st.characters()),
     source=st.none() | st.text(alphabet=st.characters()),

@@ -15,7 +15,7 @@ from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadabl
 from knowledge.connectors.filesystem import FilesystemConnector
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import SearchQuery, StoreError
-from knowledge.sync import Progress, SyncReport, sync
+from knowledge.sync import SyncProgress, SyncReport, sync
 
 LABEL = "filesystem:notes"
 
@@ -267,7 +267,7 @@ async def test_a_dry_run_reports_what_would_happen_and_writes_nothing(store: Sql
 
 
 async def test_progress_is_told_in_order_with_a_total_once_it_is_known(store: SqliteStore) -> None:
-    told: list[Progress] = []
+    told: list[SyncProgress] = []
     await sync(store, LABEL, Shelf(a="word", b="word"), on_progress=told.append)
     assert [(step.phase, step.n, step.total) for step in told] == [
         ("discovering", 0, None),

@@ -102,7 +102,7 @@ def fuzz(
         @given(source=programs.sources)
         def one(source: str | bytes) -> None:
             raw = source.encode() if isinstance(source, str) else source
-            result = run(Script.of("fuzz.lua", raw))
+            result = run(Script.from_source("fuzz.lua", raw))
             seen[result.outcome.value] = seen.get(result.outcome.value, 0) + 1
             assert result.outcome in ALLOWED, (result.outcome, result.failure, raw)
 

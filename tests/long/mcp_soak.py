@@ -23,8 +23,8 @@ import psutil
 import trio
 from mcp_soak_server import EYE
 
-from benchmarks.aims.http_latency import started
-from benchmarks.targets.address import Address, parse_url, resolve
+from benchmarks.aims.harness import started
+from benchmarks.targets.address import Address
 from benchmarks.targets.client import Client
 from benchmarks.targets.mcp import VERSIONS, message_in
 
@@ -260,10 +260,11 @@ async def server(folder: Path) -> AsyncIterator[tuple[Address, trio.Process, Eye
     (folder / "engine.toml").write_text(CONFIG, encoding="utf-8")
     for name, source in SCRIPTS.items():
         (folder / name).write_text(source, encoding="utf-8")
-    async with started([sys.executable, str(HOST_PROGRAM), str(folder)]) as (where, process):
-        address = await resolve(parse_url(f"http://{where}"), allow_remote=False)
-        async with await trio.open_unix_socket(folder / EYE) as stream:
-            yield address, process, Eye(stream)
+    async with (
+        started([sys.executable, str(HOST_PROGRAM), str(folder)]) as server,
+        await trio.open_unix_socket(folder / EYE) as stream,
+    ):
+        yield server.address, server.process, Eye(stream)
 
 
 async def load(address: Address, count: int, chance: random.Random, figures: Figures) -> None:

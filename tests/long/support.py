@@ -49,7 +49,7 @@ def request(
 def corpus(*folders: str) -> list[Script]:
     """The scripts of these folders of the corpus, in a fixed order."""
     files = sorted(file for folder in folders for file in (CORPUS / folder).glob("*.lua"))
-    return [Script.of(file.name, file.read_bytes()) for file in files]
+    return [Script.from_source(file.name, file.read_bytes()) for file in files]
 
 
 @contextmanager

@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 
+from sandbox.natives import answer, warm_up
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire.messages import Run, decode_calls
 
 PRELUDE = Prelude()
+warm_up()
 MIB = 1 << 20
 
 # Answers one host call: whether it succeeded, and its value or error text.
@@ -50,14 +52,20 @@ def run_source(
     log_bytes: int = 64 * 1024,
     value_depth: int = 64,
     progress: int = 1000,
+    timeout_s: float = 30,
     tools: tuple[str, ...] = (),
     compiled: bool = False,
+    given: bool = True,
 ) -> Ran:
-    """Run a whole script, as text or as a worker keeps it after its first run. Host calls are answered by `host`."""
+    """Run a whole script, as text or as a worker keeps it after its first run. Host calls are answered by `host`.
+
+    `given` is whether it gets the libraries that it names ahead, as in a worker.
+    """
     vm = VM(PRELUDE)
     encode = msgspec.msgpack.encode
     source = source if isinstance(source, bytes) else source.encode()
-    code: Code = PRELUDE.compile(source, "t.lua", memory_bytes) if compiled else (source, b"t")
+    code = PRELUDE.compile(source, "t.lua", memory_bytes) if compiled else PRELUDE.text(source)
+    code = code if given else Code(code.script, code.mode)
     vm.begin(
         Run(
             source=source,
@@ -71,6 +79,7 @@ def run_source(
             log_bytes=log_bytes,
             value_depth=value_depth,
             progress=progress,
+            timeout_s=timeout_s,
         ),
         code,
     )
@@ -86,6 +95,10 @@ def run_source(
                 ok, value = host(*ran.calls[-1])
                 vm.put(encode(value) if ok else value.encode())
                 step = vm.step(ok, number)
+            case ("call", name, arguments) if name in vm.natives:
+                ok, value = answer(vm.natives[name], arguments)
+                vm.put(value)
+                step = vm.step(ok)
             case ("call", name, arguments):
                 call = (name.decode(), msgspec.msgpack.decode(arguments))
                 ran.calls.append(call)

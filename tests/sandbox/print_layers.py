@@ -41,7 +41,7 @@ async def main(config: Config) -> dict[str, object]:
                 request = RunRequest(
                     tenant=DEFAULT_TENANT,
                     name="probe",
-                    script=Script.of("probe.lua", source),
+                    script=Script.from_source("probe.lua", source),
                     root="agent",
                     method="resolve",
                     limits=engine.limits_for({"timeout_s": timeout}, DEFAULT_TENANT),

@@ -14,6 +14,7 @@ SEEN = {path for path, name in PATHS.items() if name.action != "remove"}
 ENVIRONMENT = """
     local seen = {}
     for name, value in next, _G do
+        if type(value) == "table" and value ~= _G then for _ in pairs(value) do end end  -- loads it
         if type(value) == "table" and value ~= _G and next(value) then
             for member, inner in next, value do seen[name .. "." .. member] = type(inner) end
         else

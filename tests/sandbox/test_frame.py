@@ -49,8 +49,7 @@ def test_a_longer_frame_than_the_maximum_is_refused_at_its_prefix(maximum: int, 
     length = min(maximum + over, 2**32 - 1)
     with pytest.raises(FrameTooLarge) as refused:
         FrameDecoder(maximum).feed(length.to_bytes(HEADER_BYTES, "big"))
-    assert (refused.value.length, refused.value.maximum) == (length, maximum)
-    assert str(length) in str(refused.value)
+    assert str(refused.value) == f"frame of {length} bytes; the limit is {maximum}"
 
 
 def test_a_frame_of_exactly_the_maximum_passes_and_one_byte_more_does_not() -> None:

@@ -42,7 +42,7 @@ for name, value in next, _G do
     end
 end
 
-local put, begin, step, why = load(core, "=[engine]", "t")(select(2, ...))
+local put, begin, step, why, give = load(core, "=[engine]", "t")(select(2, ...))
 
 local function upvalue(f, wanted, seen)
     seen = seen or {}
@@ -114,7 +114,7 @@ return put, begin, step, upvalue(begin, "env"), walk, function()
     local left = {}
     for name in next, getregistry()._LOADED do left[#left + 1] = name end
     return #left
-end
+end, give
 """
 
 SCRIPT = """
@@ -122,6 +122,7 @@ planted = {nested = {function() return print end}}
 agent = {}
 function agent.resolve(args, context)
     json.encode(json.decode('[1]')) base64.encode('x') crypto.sha256('x')   -- load what is loaded at first use
+    for _, library in next, _G do if type(library) == 'table' then for _ in pairs(library) do end end end
     http.basic_auth('u', 'p') context.parallel{function() everything_side = coroutine.running() end}
     everything = {args = args, context = context, main = coroutine.running(), co = coroutine.create(print)}
     everything.wrapped = coroutine.wrap(function() coroutine.yield() end)
@@ -139,9 +140,11 @@ class State:
 
     def __init__(self) -> None:
         self.lua = LuaRuntime(register_eval=False, register_builtins=False, encoding=None)
-        put, begin, step, self.env, self._walk, self.loaded_packages = self.lua.execute(
+        put, begin, step, self.env, self._walk, self.loaded_packages, give = self.lua.execute(
             _LOADER, sandbox.vm.core_source(self.lua), *PRELUDE.modules
         )
+        for name, library in PRELUDE.libraries_in(" ".join(sandbox.vm.LIBRARIES).encode()):
+            give(name, library)
         arguments = msgspec.msgpack.encode([{"a": [1]}]) + msgspec.msgpack.encode({}) + b"\x90\x80"
         begin(SCRIPT.encode(), b"t", b"t.lua", b"agent", b"resolve", arguments, 1 << 20, 64, 65536, 10, 1, 2)
         answer = step(None)

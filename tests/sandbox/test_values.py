@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import pytest
+from effort import effort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lua_support import error_of, run, value_of
@@ -226,7 +227,7 @@ def _parses(text: str) -> bool:
     return True
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(300))
 @given(st.text(st.sampled_from('[]{}",:\\ntrufalse0123456789.eE+-u d8\t\n'), max_size=12))
 def test_json_decode_takes_exactly_the_texts_that_python_takes(text: str) -> None:
     ran = run("local ok, e = pcall(json.decode, ...) return ok", text)

@@ -15,8 +15,10 @@ from engine.engine import open_engine
 from engine.run import RunRequest, Script
 from engine.tenant import DEFAULT_TENANT
 
+# What scripts use by way of `sandbox.natives` (ADR 7).
+LIBRARIES = {"re2", "selectolax", "yaml"}
 # lupa is compiled by Cython, whose runtime shows as two modules without files.
-ALLOWED = frozenset(sys.stdlib_module_names) | {"__main__", "sandbox", "lupa", "msgspec", "cython_runtime"}
+ALLOWED = frozenset(sys.stdlib_module_names) | {"__main__", "sandbox", "lupa", "msgspec", "cython_runtime"} | LIBRARIES
 # Loaded by nothing that computes: each would be a way out for who has broken out of the interpreter.
 UNWANTED = {"asyncio", "ssl", "http", "email", "multiprocessing", "logging", "tomllib", "sqlite3"}
 
@@ -44,9 +46,9 @@ def modules_after(code: str) -> list[str]:
     return list(json.loads(found.stdout))
 
 
-def test_the_zygote_loads_only_the_standard_library_lupa_and_msgspec() -> None:
+def test_the_zygote_loads_only_the_standard_library_lupa_msgspec_and_the_libraries_for_scripts() -> None:
     loaded = modules_after("import sandbox.zygote as z\nz._warm_up(z.Prelude())")
-    assert {"sandbox", "lupa", "msgspec"} <= roots(loaded) <= ALLOWED
+    assert {"sandbox", "lupa", "msgspec"} | LIBRARIES <= roots(loaded) <= ALLOWED
     assert {name for name in loaded if name.startswith("lupa.lua")} == {"lupa.lua54"}
 
 
@@ -58,7 +60,7 @@ async def test_a_real_worker_has_loaded_only_that_too(monkeypatch: pytest.Monkey
             RunRequest(
                 tenant=DEFAULT_TENANT,
                 name="modules",
-                script=Script.of("t.lua", faulty_script("modules")),
+                script=Script.from_source("t.lua", faulty_script("modules")),
                 root="agent",
                 method="resolve",
                 limits=opened.limits_for({}, DEFAULT_TENANT),
@@ -83,7 +85,7 @@ def test_the_supervisors_side_never_loads_what_runs_inside_a_worker(module: str)
 def test_the_wire_loads_nothing_of_the_rest() -> None:
     wire = (
         "sandbox.wire.frame",
-        "sandbox.wire.kept",
+        "sandbox.wire.script_cache",
         "sandbox.wire.messages",
         "sandbox.wire.limits",
         "sandbox.wire.outcome",

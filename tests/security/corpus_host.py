@@ -1,5 +1,6 @@
 """An engine in a thread of its own, so that tests that are not async share it; with a ping task beside it."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -7,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-import psutil
 import trio
+from faults import descendants
 
 from engine.bridge import knowledge
 from engine.config import Config
@@ -130,7 +131,7 @@ class Host:
         request = RunRequest(
             tenant=tenant,
             name=name,
-            script=Script.of(name, source),
+            script=Script.from_source(name, source),
             root="agent",
             method=method,
             args=(args or {}, config or {}),
@@ -173,16 +174,14 @@ def footprint() -> Footprint:
     return Footprint(len(workers_and_zygote()), len(os.listdir("/proc/self/fd")))
 
 
-def workers_and_zygote() -> list[psutil.Process]:
+def workers_and_zygote() -> set[int]:
     """Our descendants that belong to the engine, or that its workers might have started."""
-    found: list[psutil.Process] = []
-    for child in psutil.Process().children():
-        try:
-            if any("sandbox.zygote" in word for word in child.cmdline()):
-                found += [child, *child.children(recursive=True)]
-        except psutil.Error:
-            continue  # it ended between the two lines
-    return found
+    launchers = set()
+    for pid in descendants():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:  # it may end meanwhile
+            if b"sandbox.zygote" in file.read():
+                launchers.add(pid)
+    return launchers | (descendants(*launchers) if launchers else set())
 
 
 @contextmanager

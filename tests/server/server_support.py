@@ -16,6 +16,7 @@ from agents.documents import Documents
 from agents.tool import Called, ToolInfo
 from engine.config import Config, LoadedConfig, ServerConfig
 from engine.errors import Code, LimitUse, Problem
+from engine.quota import RequestsLeft
 from engine.tenant import BoundLimits, Tenant, bind_limits
 from server.app import listen, open_app, serve_app
 from server.http.guard import Guard
@@ -51,6 +52,7 @@ class FakeEngine:
 
     trouble: str | None = None
     workers: int = 2
+    left: RequestsLeft | None = None
 
     def health(self) -> dict[str, Any]:
         layers = [asdict(layer) for layer in self.layers]
@@ -67,6 +69,9 @@ class FakeEngine:
 
     def count_request(self, tenant: Tenant) -> None:
         pass
+
+    def requests_left(self, tenant: Tenant) -> RequestsLeft | None:
+        return self.left
 
     def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, Any]:
         return {}
@@ -141,7 +146,7 @@ class FakeService:
         ]
         self.agents = {agent.name: agent for agent in agents}
 
-    def at_hand(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
+    def published(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:
@@ -277,7 +282,7 @@ async def serving(
     settings = service.loaded.config.server
     if max_connections is not None:
         settings = settings.model_copy(update={"max_connections": max_connections})
-    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)  # type: ignore[arg-type]
+    mcp = mcp or Mcp(service, max_body_bytes=settings.max_body_bytes)
     async with (
         await listen("127.0.0.1", 0) as listener,
         open_app(service, settings, "127.0.0.1", mcp) as guard,  # type: ignore[arg-type]

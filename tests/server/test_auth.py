@@ -20,7 +20,7 @@ from server.http import auth as module
 from server.http.auth import presented
 from server.http.routes import Need
 from server.http.target import read_path
-from server.rest.routes import Rest
+from server.rest.routes import Rest, Routes
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_request_presents_one_key_or_none(headers: list[tuple[str, str]], key:
     ],
 )
 def test_calling_needs_the_scope_use(method: str, path: str, needed: bool) -> None:
-    found = Rest(FakeService()).table.find(method, read_path(path.encode()))  # type: ignore[arg-type]
+    found = Rest(Routes(FakeService()).all()).table.find(method, read_path(path.encode()))  # type: ignore[arg-type]
     assert (found.need is Need.USE) is needed
 
 

@@ -16,6 +16,11 @@ HASTY = ServerConfig(body_timeout_s=0.2)
 PATHS = ("/health", "/tools/echo", "/agents/helper/prompt", "/mcp", "/nowhere")
 
 
+@pytest.fixture(autouse=True)
+def _a_rest_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.http.guard.LINGER_S", 0.2)
+
+
 async def assert_works(server: Running) -> None:
     """The next request is answered as if nothing had happened."""
     async with server.client() as client:
@@ -421,9 +426,9 @@ async def test_whatever_is_sent_the_next_request_is_answered(server: Running) ->
                 await stream.send_all(data[cut:])
                 await stream.receive_some()
 
-    for _ in range(20):
+    for _ in range(4):
         async with trio.open_nursery() as nursery:
-            for _ in range(20):
+            for _ in range(100):
                 nursery.start_soon(ask)
     await trio.testing.wait_all_tasks_blocked(0.05)
     assert server.guard.in_flight == 0

@@ -22,7 +22,7 @@ from engine.config import load_config
 from engine.run import LogLine
 from engine.tenant import DEFAULT_TENANT
 from server.mcp.log import DEFAULT, LEVELS, SessionLevel, passes, wanted
-from server.mcp.progress import BACKLOG, LINES, Waiting, told
+from server.mcp.progress import BACKLOG, LINES, Waiting, reporting
 
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 SEVERITY = list(get_args(LoggingLevel))
@@ -236,7 +236,7 @@ async def test_a_slow_reader_does_not_hold_the_run_up() -> None:
         await reading.wait()
         heard.append(line)
 
-    async with told(DEFAULT_TENANT, None, send_line) as call:
+    async with reporting(DEFAULT_TENANT, None, send_line) as call:
         assert call.hearers.log is not None
         assert call.hearers.progress is None
         for number in range(10_000):

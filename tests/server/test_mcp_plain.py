@@ -7,7 +7,7 @@ import trio
 from mcp_support import assert_works, events, handshake, message, modern, until
 from server_support import serving
 
-from server.mcp import late as mcp_late
+from server.mcp import slow_answers
 
 
 @pytest.mark.parametrize("params", [{}, {"_meta": {}}])
@@ -54,8 +54,8 @@ async def test_an_error_in_a_plain_answer_has_its_status_and_leaks_nothing() -> 
 
 @pytest.fixture
 def late_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_late, "SILENT_S", 0.02)
-    monkeypatch.setattr(mcp_late, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(slow_answers, "SILENT_S", 0.02)
+    monkeypatch.setattr(slow_answers, "LOOK_EVERY_S", 0.01)
 
 
 SLOW = modern("tools/call", {"name": "slow", "arguments": {}})

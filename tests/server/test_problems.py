@@ -2,11 +2,25 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import Code, LimitUse, Problem, leaf
-from server.problems import STATUS, details, encode, problem_answer, rpc_error, tool_error_text
+from engine.values import drained
+from server.problems import (
+    STATUS,
+    TEXT_AT_ONCE,
+    VALUES_AT_ONCE,
+    details,
+    encode,
+    encoding,
+    problem_answer,
+    rpc_error,
+    tool_error_text,
+)
 
 
 def test_every_code_has_a_status() -> None:
@@ -99,3 +113,22 @@ def test_leaf_looks_into_groups_of_one_only() -> None:
     assert leaf(ExceptionGroup("", [ExceptionGroup("", [error])])) is error
     pair = ExceptionGroup("", [error, KeyError()])
     assert leaf(pair) is pair
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text() | st.sampled_from(["\0\"\\" * 100_000, "é€😀" * 90_000, "\ud800"]),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=8),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(JSON)
+def test_an_answer_rendered_in_pieces_is_the_same_bytes(value: Any) -> None:
+    assert drained(encoding(value)) == encode(value)
+
+
+def test_a_large_answer_is_rendered_with_pauses() -> None:
+    text, values = list(encoding({"system": "\0" * (8 * TEXT_AT_ONCE)})), list(encoding([1] * (4 * VALUES_AT_ONCE)))
+    assert len(text) == 9
+    assert len(values) >= 8  # each value and each comma counts

@@ -276,7 +276,7 @@ async def test_what_a_tenant_has_published_is_not_read_before_somebody_asks_for_
     loaded = tenants.service.loaded
     async with open_service(loaded) as service:
         assert service.registry.agents("acme") == []
-        async with service.at_hand(await service.control.tenants.for_runs("acme")):
+        async with service.published(await service.control.tenants.for_runs("acme")):
             assert [agent.info.name for agent in service.registry.agents("acme")] == ["helper"]
 
 

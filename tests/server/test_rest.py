@@ -107,7 +107,7 @@ async def test_clients_that_read_result_of_every_tool_ask_for_it_in_the_query(se
         error = assert_envelope(
             await client.post("/tools/search?envelope=round", json={"query": "x"}), 400, "bad_request"
         )
-        assert error["message"] == "envelope is 'flat' or 'wrapped', not 'round'"
+        assert error["message"] == "envelope must be 'flat' or 'wrapped', not 'round'"
 
 
 async def test_a_prompt_comes_flat_or_in_the_envelope_as_it_was_asked(server: Running) -> None:
@@ -161,7 +161,7 @@ async def test_a_body_of_another_type_is_415(server: Running) -> None:
     "path",
     ["/", "//", "/nowhere", "/health/", "/tools", "/tools/", "/tools//echo", "/tools/a/b", "/tools/%2e%2e/x", "/agents",
      "/agents/helper/prompt/x", "/agents//prompt", "/static/x", "/favicon.ico",
-     "/.well-known/oauth-protected-resource", "/mcp/x", "/%00", "/%ff%fe", "/%F0%9F%90%9F", "/" + "a" * 5000],
+     "/.well-known/oauth-authorization-server", "/mcp/x", "/%00", "/%ff%fe", "/%F0%9F%90%9F", "/" + "a" * 5000],
 )  # fmt: skip
 async def test_an_unknown_path_is_404_in_the_envelope(server: Running, path: str) -> None:
     for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):

@@ -23,22 +23,29 @@ from engine.errors import Problem
 from server.http.asgi import Exchange
 from server.http.routes import Need, Route, Table
 from server.problems import Answer, json_answer
-from server.rest.routes import Rest
+from server.rest.routes import Rest, Routes
 
-OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, METRICS, OPERATOR = (
-    "open", "any key", "use", "publish", "publish or admin", "admin", "metrics", "operator",
+OPEN, KEY, USE, PUBLISH, VERSIONS, ADMIN, AUDIT, METRICS, OPERATOR = (
+    "open", "any key", "use", "publish", "publish or admin", "admin", "audit", "metrics", "operator",
 )  # fmt: skip
 
 ROUTES = {
     "GET /health": OPEN,
+    "GET /.well-known/oauth-protected-resource": OPEN,
+    "GET /.well-known/oauth-protected-resource/mcp": OPEN,
     "GET /metrics": METRICS,
+    "GET /openapi.json": KEY,
     "GET /limits": KEY,
+    "GET /audit": AUDIT,
     "GET /usage": KEY,
     "GET /tools/list": KEY,
     "GET /tools/sources": USE,
     "POST /tools/<name>": USE,
     "PUT /tools/<name>": PUBLISH,
     "GET /tools/<name>/versions": VERSIONS,
+    "GET /tools/<name>/versions/<version>": VERSIONS,
+    "GET /tools/<name>/versions/<version>/files": VERSIONS,
+    "GET /tools/<name>/versions/<version>/files/<path:path>": VERSIONS,
     "POST /tools/<name>/versions/<version>/activate": PUBLISH,
     "POST /tools/<name>/versions/<version>/approve": ADMIN,
     "POST /tools/<name>/versions/<version>/deprecate": PUBLISH,
@@ -46,6 +53,9 @@ ROUTES = {
     "POST /agents/<name>/prompt": USE,
     "PUT /agents/<name>": PUBLISH,
     "GET /agents/<name>/versions": VERSIONS,
+    "GET /agents/<name>/versions/<version>": VERSIONS,
+    "GET /agents/<name>/versions/<version>/files": VERSIONS,
+    "GET /agents/<name>/versions/<version>/files/<path:path>": VERSIONS,
     "POST /agents/<name>/versions/<version>/activate": PUBLISH,
     "POST /agents/<name>/versions/<version>/approve": ADMIN,
     "POST /agents/<name>/versions/<version>/deprecate": PUBLISH,
@@ -74,6 +84,7 @@ WITH_KEYS = {
     PUBLISH: {"publish", "operator"},
     VERSIONS: {"publish", "admin", "operator"},
     ADMIN: {"admin", "operator"},
+    AUDIT: {"admin", "operator"},
     METRICS: {"operator"},
     OPERATOR: {"operator"},
 }
@@ -86,6 +97,7 @@ WITHOUT_KEYS: dict[str, dict[str, int]] = {
     VERSIONS: {"here": 200, "elsewhere": 403},
     ADMIN: {"here": 200, "elsewhere": 403},
     METRICS: {"here": 200, "elsewhere": 403},
+    AUDIT: {"here": 404, "elsewhere": 404},
     OPERATOR: {"here": 404, "elsewhere": 404},
 }
 CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
@@ -224,7 +236,7 @@ def concrete(row: str) -> tuple[str, str]:
 
 
 def test_every_route_has_its_line_here() -> None:
-    rest = Rest(FakeService())  # type: ignore[arg-type]
+    rest = Rest(Routes(FakeService()).all())  # type: ignore[arg-type]
     assert {f"{route.method} {route.rule}" for route in rest.table.routes} == set(ROUTES)
     assert len({*ROUTES.values()}) == len(Need) == len(WITH_KEYS) == len(WITHOUT_KEYS)
 
@@ -283,7 +295,7 @@ async def test_no_other_method_of_a_path_reaches_its_handlers(server: Asked) -> 
                     refused = 204 if method == "OPTIONS" else 405
                     if path.startswith("/admin") and who != "operator":
                         refused = {"none": 401, "wrong": 401, "here": 404, "elsewhere": 404}.get(who, 403)
-                    elif who in ("none", "wrong") and path != "/health":
+                    elif who in ("none", "wrong") and ROUTES.get(f"GET {path}") != OPEN:
                         refused = 401
                     assert answer.status_code == refused, (who, method, path, answer.text)
                     if refused in (204, 405):

@@ -337,7 +337,7 @@ async def test_at_the_end_of_input_what_takes_too_long_is_told_so_and_cancelled(
         answer = await client.hear()
         assert answer["error"] == {
             "code": -32603,
-            "message": "the server is going away",
+            "message": "the server is shutting down",
             "data": {"run_id": None, "code": "unavailable"},
         }
         assert trio.current_time() - started == pytest.approx(LAST_ANSWERS_S)

@@ -13,10 +13,10 @@ from werkzeug.exceptions import HTTPException
 
 from engine.errors import Code, Problem
 from server.http.target import MAX_PARAMETERS, MAX_PATH_BYTES, MAX_QUERY_BYTES, PARAMETERS, read_path, read_query
-from server.rest.routes import Rest
+from server.rest.routes import Rest, Routes
 
 T = TypeVar("T")
-REST = Rest(FakeService())  # type: ignore[arg-type]
+REST = Rest(Routes(FakeService()).all())  # type: ignore[arg-type]
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 
 # Bytes that are likely to be a path of ours, or nearly one.

@@ -81,6 +81,6 @@ PEERS = (
     Peer(
         name=REDIS, module="redis_eval", needs={"redis-server": "apt install redis-server"},
         host_call="redis.call, in the same process",
-        isolation="a reduced Lua 5.1 inside the server; one script at a time, and one that loops stops everybody",
+        isolation="a reduced Lua 5.1 inside the server; one script at a time, and one that loops blocks all others",
     ),
 )  # fmt: skip

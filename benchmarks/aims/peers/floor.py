@@ -4,7 +4,8 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from benchmarks.aims.floor import Run, open_floor
+from benchmarks.aims.floor import open_floor
+from benchmarks.aims.job import Run
 from benchmarks.aims.peers import turns
 from benchmarks.report import machine
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import trio
 
-from benchmarks.aims.floor import open_real_engine
+from benchmarks.aims.job import open_real_engine
 from benchmarks.aims.peers import turns
 
 

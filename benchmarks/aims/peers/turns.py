@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import json
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 
@@ -103,23 +104,10 @@ def serve_threads(version: str, call: Callable[[], None]) -> None:
             _loop(call, turn)
         else:
             parts = [turn.part() for _ in range(turn.concurrency)]
-            failures: list[BaseException] = []
-            threads = [threading.Thread(target=_loop_in_thread, args=(call, part, failures)) for part in parts]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            if failures:
-                raise failures[0]
+            with ThreadPoolExecutor(turn.concurrency) as threads:
+                list(threads.map(partial(_loop, call), parts))  # raises what a thread raised
             turn.join(parts)
         say(result_of(turn))
-
-
-def _loop_in_thread(call: Callable[[], None], turn: Turn, failures: list[BaseException]) -> None:
-    try:
-        _loop(call, turn)
-    except BaseException as failure:  # the thread that waits for this one raises it again
-        failures.append(failure)
 
 
 def _loop(call: Callable[[], None], turn: Turn) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 import trio
 from machine import REFERENCE_S
 
-from benchmarks.aims.http_latency import started
+from benchmarks.aims.harness import started
 from benchmarks.targets import client
-from benchmarks.targets.address import Address, parse_url, resolve
+from benchmarks.targets.address import Address
 from benchmarks.targets.client import Client, Failed, Response
 from engine.errors import ungrouped
 from engine.work import GROWTH, LOOP_S
@@ -283,10 +283,10 @@ async def target(config: str = "", **scripts: str) -> AsyncIterator[Target]:
             (folder / file).write_text(source, encoding="utf-8")
         with (folder / "log").open("wb") as log:
             command = [sys.executable, "-c", _PROGRAM, str(folder)]
-            async with started(command, stderr=log.fileno()) as (where, process), silent_server() as port:
-                address = await resolve(parse_url(f"http://{where}"), allow_remote=False)
+            async with started(command, stderr=log.fileno()) as server, silent_server() as port:
+                process = server.process
                 async with await trio.open_unix_socket(folder / EYE) as eye:
-                    found = Target(address, process, eye, port)
+                    found = Target(server.address, process, eye, port)
                     await found.move_in("bystander", ["use"], {"requests_per_second": 10_000, "burst": 10_000})
                     assert await found.lives() == []
                     try:

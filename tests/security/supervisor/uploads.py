@@ -101,7 +101,23 @@ def _in_a_row(count: int, size: int) -> Attack:
     return Attack(f"an upload beside {count} others of {size} bytes", ("upload",), plan)
 
 
+def _described(schema: Any) -> Attack:
+    """The description of what a key may call, with a tool whose schema this is."""
+
+    def plan(place: Place) -> Plan:
+        source = tool_source(schema)
+        return Plan((Ask("GET", "/openapi.json"),), len(source), upload(place.name, source, "tools"))
+
+    return Attack("the description of a tool with a large schema", ("description",), plan)
+
+
 ATTACKS = (
+    _described(
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"description": "#/components/schemas/Key" * 20} for n in range(100)},
+        }
+    ),
     checked("unevaluatedProperties in anyOf, 12 deep", unevaluated(12), text({"a": {"x": 1}})),
     checked("unevaluatedProperties in anyOf, 18 deep", unevaluated(18), text({"a": {"x": 1}})),
     checked("unevaluatedProperties in anyOf, 29 deep", unevaluated(29), text({"a": {"x": 1}})),
@@ -113,18 +129,18 @@ ATTACKS = (
     checked("a list of a million wrong items", _STRINGS, _list(1, (BODY - 100) // 2)),
     checked("items.allOf of 900, 400 wrong items", _ALL_OF, _list(1, 400)),
     checked("items.allOf of 900, 20,000 wrong items", _ALL_OF, _list(1, 20_000)),
-    checked("items.allOf of 900, 100,000 right items", _RIGHT, _list(1, 100_000)),
+    checked("items.allOf of 900, 49,000 right items", _RIGHT, _list(1, 49_000)),
     checked(
         "uniqueItems of many numbers",
         {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
-        text({"a": list(range(90_000))}),
+        text({"a": list(range(45_000))}),
     ),
     checked(
         "uniqueItems of many tables",
         {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
         text({"a": [{"k": number} for number in range(30_000)]}),
     ),
-    checked("an enum of a thousand, no item of it", _of_items({"enum": list(range(1_000))}), _list(-1, 90_000)),
+    checked("an enum of a thousand, no item of it", _of_items({"enum": list(range(1_000))}), _list(-1, 45_000)),
     checked(
         "a const that is a large table",
         _of_items({"const": {str(n): n for n in range(900)}}),
@@ -138,15 +154,15 @@ ATTACKS = (
     checked(
         "patternProperties by many keys",
         {"type": "object", "patternProperties": {f"a{n}b": {"type": "string"} for n in range(60)}},
-        text({f"k{n}": 1 for n in range(90_000)}),
+        text({f"k{n}": 1 for n in range(45_000)}),
     ),
     checked(
         "contains that is never so",
         _of_items({"type": "integer"}) | {"properties": {"a": {"contains": {"type": "string"}}}},
-        _list(1, 90_000),
+        _list(1, 45_000),
     ),
     checked("a wrong text of four million letters", _of_items({"maxLength": 1}), text({"a": ["x" * 4_000_000]})),
-    checked("a wrong table of many values", _of_items({"type": "string"}), text({"a": [[0] * 90_000]})),
+    checked("a wrong table of many values", _of_items({"type": "string"}), text({"a": [[0] * 45_000]})),
     returned(
         "an answer of 250,000 wrong items",
         {"type": "array", "items": {"type": "string"}},
@@ -189,14 +205,14 @@ ATTACKS = (
     packed("a package of letters that grow", {"ﷺ" * 80 + str(n): "x" for n in range(250)}),
     packed("a package of one large file", {"data.txt": "x" * (BODY - 1_000)}),
     packed("a package of one large file of escapes", {"data.txt": "\x00" * (BODY // 6 - 1_000)}),
-    packed("a package with a large config", {}, config={f"k{n}": n for n in range(90_000)}),
-    packed("a package with a config of a large list", {}, config={"a": [{}] * 90_000}),
-    packed("a package with 90,000 tools", {}, tools=["a"] * 90_000),
-    packed("a package with 90,000 arguments", {}, arguments=[{}] * 90_000),
-    packed("a package with 90,000 hosts", {}, grants={"hosts": ["a.example.com"] * 90_000}),
-    packed("a package with 90,000 secrets", {}, grants={"secrets": ["A"] * 90_000}),
-    packed("a package with 90,000 limits", {}, grants={"limits": {f"l{n}": 1 for n in range(90_000)}}),
-    packed("a package with 90,000 unknown keys", {}, **{f"k{n}": 1 for n in range(90_000)}),
+    packed("a package with a large config", {}, config={f"k{n}": n for n in range(45_000)}),
+    packed("a package with a config of a large list", {}, config={"a": [{}] * 45_000}),
+    packed("a package with 45,000 tools", {}, tools=["a"] * 45_000),
+    packed("a package with 45,000 arguments", {}, arguments=[{}] * 45_000),
+    packed("a package with 45,000 hosts", {}, grants={"hosts": ["a.example.com"] * 45_000}),
+    packed("a package with 45,000 secrets", {}, grants={"secrets": ["A"] * 45_000}),
+    packed("a package with 45,000 limits", {}, grants={"limits": {f"l{n}": 1 for n in range(45_000)}}),
+    packed("a package with 45,000 unknown keys", {}, **{f"k{n}": 1 for n in range(45_000)}),
     *(
         packed(
             f"a TOML agent of {name}",

@@ -24,10 +24,10 @@ _START: tuple[tuple[bytes, bytes], ...] = (
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
-_SIGN_OF_LIFE = b": ping\r\n\r\n"
+_KEEP_ALIVE = b": ping\r\n\r\n"
 
 
-class _Answer:
+class _SlowAnswer:
     """One answer in progress: sent unchanged or, once it is late, as the one event of a stream."""
 
     def __init__(self, send: Send) -> None:
@@ -42,7 +42,7 @@ class _Answer:
         self._lock = trio.Lock()
         self.scope = trio.CancelScope()
 
-    async def say(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         """Forward the application's message. A late answer loses its status: 200 is already on the wire."""
         if not self.late:
             self.begun = True
@@ -52,7 +52,7 @@ class _Answer:
                 self._finished = True
                 await self._stream(b"event: message\r\ndata: " + message.get("body", b"") + b"\r\n\r\n", more=False)
 
-    async def show_life(self) -> None:
+    async def keep_alive(self) -> None:
         """Send keep-alives until the answer is complete or `scope` is cancelled."""
         with self.scope:
             try:
@@ -60,7 +60,7 @@ class _Answer:
                     async with self._lock:
                         if self._finished:
                             return
-                        await self._stream(_SIGN_OF_LIFE, more=True)
+                        await self._stream(_KEEP_ALIVE, more=True)
                     await trio.sleep(SILENT_S)
             except Exception as error:  # a fault on one connection must not end the other ones
                 report(leaf(error), MCP_PATH)
@@ -72,20 +72,20 @@ class _Answer:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-class Late:
+class SlowAnswers:
     """The plain answers in progress. `watch` must run while there are any."""
 
     def __init__(self) -> None:
         # In the order of their requests. Late answers are removed.
-        self._waiting: dict[_Answer, None] = {}
+        self._waiting: dict[_SlowAnswer, None] = {}
 
     @contextmanager
-    def looked_after(self, send: Send) -> Iterator[Send]:
+    def watched(self, send: Send) -> Iterator[Send]:
         """A `send` for an application that sends one JSON text, watched for as long as the block lasts."""
-        answer = _Answer(send)
+        answer = _SlowAnswer(send)
         self._waiting[answer] = None
         try:
-            yield answer.say
+            yield answer.send
         finally:
             self._waiting.pop(answer, None)
             answer.scope.cancel()
@@ -100,4 +100,4 @@ class Late:
                     del self._waiting[answer]
                     if not answer.begun:
                         answer.late = True
-                        nursery.start_soon(answer.show_life)
+                        nursery.start_soon(answer.keep_alive)

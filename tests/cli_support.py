@@ -17,6 +17,7 @@ from cli.main import run
 
 # What of the environment steers the engine: no test gets its maker's.
 OURS = ("ENGINE_", "CTX_")
+TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def command_line(*arguments: str, cwd: Path, **environ: str) -> Ended:
         timeout=120,
         check=False,
     )
-    assert "Traceback (most recent call last)" not in done.stderr
+    assert TRACEBACK not in done.stderr
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -69,6 +70,8 @@ def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             changed.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False, buffer=io.BytesIO(stdin)))
             capsys.readouterr()
             code = run(arguments)
-        return Ended(code, *capsys.readouterr())
+        ended = Ended(code, *capsys.readouterr())
+        assert TRACEBACK not in ended.err
+        return ended
 
     return command

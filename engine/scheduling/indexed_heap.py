@@ -1,4 +1,4 @@
-"""Items by key, the least first: a priority queue whose items may change their key or leave. Pure."""
+"""A priority queue whose items may change their key or be removed. Pure."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
@@ -7,29 +7,29 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item", bound=Hashable)
 Key = tuple[float, float, int]
 
-# So many outdated entries are not worth a new heap.
+# Up to this many stale entries, the heap is not rebuilt.
 _SPARE = 16
 
 
-class Least(Generic[Item]):
-    """`put`, `drop` and `first` take O(log n) steps each, averaged over a series of them; memory is O(n).
+class IndexedHeap(Generic[Item]):
+    """A binary heap with lazy deletion. `put`, `drop` and `first` are O(log n) amortized; memory is O(n).
 
-    No two items may have the same key: a number of its own at the end of the key sees to that.
+    Keys must be unique: end each with a number that no other item has.
     """
 
     __slots__ = ("_entries", "_heap")
 
     def __init__(self) -> None:
         self._entries: dict[Item, tuple[Key, Item]] = {}
-        # Invariant: a heap of every value of _entries. What else is in it is outdated: such entries are passed over
-        # when they come first, and thrown out when they are the most.
+        # Invariant: a heap that holds every value of _entries. All other entries in it are stale: they are skipped when
+        # they reach the top, and dropped once they are the majority.
         self._heap: list[tuple[Key, Item]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def put(self, item: Item, key: Key) -> None:
-        """Add an item, or give it this key in place of the one it has."""
+        """Add an item, or change its key."""
         entry = self._entries.get(item)
         if entry is not None and entry[0] == key:
             return
@@ -40,17 +40,17 @@ class Least(Generic[Item]):
             heapify(self._heap)
 
     def drop(self, item: Item) -> None:
-        """Take an item out, if it is here."""
+        """Remove an item, if it is present."""
         if self._entries.pop(item, None) is not None and not self._entries:
             self._heap.clear()
 
     def clear(self) -> None:
-        """Take every item out."""
+        """Remove every item."""
         self._entries.clear()
         self._heap.clear()
 
     def first(self) -> tuple[Key, Item] | None:
-        """The item with the least key, with that key; it stays. None when there is no item."""
+        """The smallest key with its item, which stays; None when empty."""
         heap = self._heap
         while heap:
             entry = heap[0]

@@ -1,0 +1,1 @@
+"""Libraries for scripts: what they cost."""

@@ -1,0 +1,171 @@
+"""HTML, parsed by lexbor as browsers do; its text, and its elements by CSS selectors."""
+
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from sandbox.natives.refused import Refused
+
+
+class _NoLogging(ModuleType):
+    """Stands for `logging` while selectolax is imported, which logs in `unwrap_tags` alone: no worker needs a module
+    that opens files.
+    """
+
+    @staticmethod
+    def getLogger(name: str) -> None:
+        pass
+
+
+_logging = sys.modules.setdefault("logging", _NoLogging("logging"))
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError  # noqa: E402
+
+if isinstance(_logging, _NoLogging):
+    del sys.modules["logging"]
+
+MAX_BYTES = 16 * 1024 * 1024
+# The parser looks through all open elements for each tag: 100,000 of them take minutes, 1,000 take 20 ms.
+MAX_DEPTH = 1_000
+MAX_ELEMENTS = 10_000
+MAX_SELECTOR_BYTES = 4 * 1024
+
+_TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
+# Elements without an end, and those whose end may be left out: they do not nest in one another.
+_UNNESTED = frozenset(
+    {
+        b"area",
+        b"base",
+        b"br",
+        b"col",
+        b"embed",
+        b"hr",
+        b"img",
+        b"input",
+        b"link",
+        b"meta",
+        b"param",
+        b"source",
+        b"track",
+    }
+    | {b"wbr", b"p", b"li", b"dt", b"dd", b"option", b"optgroup", b"tr", b"td", b"th", b"thead", b"tbody", b"tfoot"}
+    | {b"colgroup", b"rt", b"rp", b"html", b"head", b"body"}
+)
+_BLOCKS = frozenset(
+    {
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "dd",
+        "details",
+        "dialog",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+    }
+    | {"figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hgroup", "hr", "html"}
+    | {
+        "legend",
+        "li",
+        "main",
+        "nav",
+        "ol",
+        "option",
+        "p",
+        "pre",
+        "search",
+        "section",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+    }
+    | {"tfoot", "th", "thead", "title", "tr", "ul"}
+)
+_SILENT = frozenset({"script", "style", "noscript", "template", "head"})
+_SPACE = re.compile(r"[ \t\n\r\f]+")
+
+
+def text(source: bytes) -> bytes:
+    """What a person reads: a line for each block, without scripts and styles."""
+    root = _parsed(source).root
+    lines: list[str] = []
+    line: list[str] = []
+
+    def end_line() -> None:
+        said = _SPACE.sub(" ", "".join(line)).strip()
+        if said:
+            lines.append(said)
+        line.clear()
+
+    # Not recursive: down to the first child, else on to the next, else up; `None` is the way up.
+    node = root
+    while node is not None:
+        tag = node.tag
+        if tag == "-text":
+            line.append(node.text_content or "")
+        elif tag in _BLOCKS:
+            end_line()
+        child = None if tag in _SILENT else node.child
+        if child is not None:
+            node = child
+            continue
+        while node is not None:
+            if node.tag in _BLOCKS:
+                end_line()
+            following = node.next
+            if following is not None:
+                node = following
+                break
+            node = node.parent
+    end_line()
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def select(arguments: bytes) -> bytes:
+    """The elements that a selector matches, as msgpack: the selector's length (32 bits), the selector, the source."""
+    end = 4 + int.from_bytes(arguments[:4], "big")
+    if end - 4 > MAX_SELECTOR_BYTES:
+        raise Refused(f"the selector has {end - 4} bytes; the most is {MAX_SELECTOR_BYTES}")
+    selector = arguments[4:end].decode("utf-8", "replace")
+    parser = _parsed(arguments[end:])
+    try:
+        nodes = parser.css(selector)
+    except SelectolaxError:
+        raise Refused(f"the selector is not valid: {selector[:64]}") from None
+    if len(nodes) > MAX_ELEMENTS:
+        raise Refused(f"the selector matches {len(nodes)} elements; the most is {MAX_ELEMENTS}")
+    found: list[dict[str, Any]] = []
+    size = 0
+    for node in nodes:
+        inside, whole = _SPACE.sub(" ", node.text(deep=True)).strip(), node.html or ""
+        size += len(inside) + len(whole)
+        if size > MAX_BYTES:
+            raise Refused(f"the elements hold more than {MAX_BYTES} bytes; select those that do not contain each other")
+        attributes = {name: value or "" for name, value in node.attributes.items()}
+        found.append({"tag": node.tag, "attributes": attributes, "text": inside, "html": whole})
+    return msgspec.msgpack.encode(found)
+
+
+def warm_up() -> None:
+    """First use, ahead of confinement."""
+    text(b"<p>a<b>b</b></p><script>c</script>")
+    select(b"\0\0\0\1b<p>a<b>b</b></p>")
+
+
+def _parsed(source: bytes) -> LexborHTMLParser:
+    if len(source) > MAX_BYTES:
+        raise Refused(f"the source has {len(source)} bytes; the most is {MAX_BYTES}")
+    depth = 0
+    for end, name in _TAG.findall(source):
+        if name.lower() not in _UNNESTED:
+            depth = max(0, depth - 1) if end else depth + 1
+            if depth > MAX_DEPTH:
+                raise Refused(f"the source is nested deeper than {MAX_DEPTH} elements")
+    return LexborHTMLParser(source.decode("utf-8", "replace"))

@@ -1,0 +1,1 @@
+"""Tokens of OAuth issuers beside API keys: read, verified, and what their claims grant."""

@@ -1,0 +1,51 @@
+"""How many tokens that give no access are read a second: of one address, and of all. Pure.
+
+Reading a token and checking its signature takes up to a millisecond, before anything is known of its sender. A token
+that was verified is cached and is not counted.
+"""
+
+from collections import OrderedDict
+
+# A browser that is behind a proxy with a thousand others has their address: tokens expire some times an hour each.
+PER_ADDRESS, ADDRESS_BURST = 20.0, 100.0
+IN_ALL, ALL_BURST = 200.0, 400.0
+# Addresses that are remembered. An attacker with more addresses is held by the second bound.
+MAX_ADDRESSES = 4096
+
+
+class _Bucket:
+    __slots__ = ("at", "left")
+
+    def __init__(self, burst: float, now: float) -> None:
+        self.left, self.at = burst, now
+
+    def fill(self, rate: float, burst: float, now: float) -> float:
+        self.left = min(burst, self.left + max(0.0, now - self.at) * rate)
+        self.at = now
+        return self.left
+
+
+class Attempts:
+    """Token buckets. Times are monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._all = _Bucket(ALL_BURST, now)
+        self._addresses: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def allowed(self, address: str, now: float) -> bool:
+        """Whether one more token of this address may be read."""
+        known = self._addresses.get(address)
+        return self._all.fill(IN_ALL, ALL_BURST, now) >= 1 and (
+            known is None or known.fill(PER_ADDRESS, ADDRESS_BURST, now) >= 1
+        )
+
+    def count(self, address: str, now: float) -> None:
+        """Count a token that gave no access."""
+        self._all.left -= 1
+        bucket = self._addresses.get(address)
+        if bucket is None:
+            bucket = self._addresses[address] = _Bucket(ADDRESS_BURST, now)
+            if len(self._addresses) > MAX_ADDRESSES:
+                self._addresses.popitem(last=False)
+        self._addresses.move_to_end(address)
+        bucket.left -= 1

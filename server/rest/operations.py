@@ -1,0 +1,203 @@
+"""What each route takes and answers, by its row in the table of routes. Pure.
+
+`GET /openapi.json` is made from the rows of the table, this list and the schemas of a tenant's tools. A route without a
+row here is still in the document, with nothing but its errors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.errors import Code
+from server.rest.shapes import ANY_OBJECT, TEXT, Schema, closed_to, listing, maybe, ref
+
+JSON = "application/json"
+PROBLEM_JSON = "application/problem+json"
+
+# Of every route: its query or its head, a page of another origin or a key's scopes, its Host, and the server itself.
+_ALWAYS = (Code.BAD_REQUEST, Code.FORBIDDEN, Code.MISDIRECTED, Code.INTERNAL, Code.UNAVAILABLE)
+# Of every route but one without a key, where there are keys.
+_KEYED = (Code.UNAUTHORIZED, Code.RATE_LIMITED, Code.QUOTA_EXCEEDED)
+# Of every route with a body.
+_BODY = (Code.BODY_TIMEOUT, Code.TOO_LARGE, Code.UNSUPPORTED_MEDIA_TYPE, Code.RATE_LIMITED)
+# What a script ends in, apart from its answer.
+_SCRIPT = (
+    Code.TIMEOUT, Code.CPU_LIMIT, Code.QUOTA_EXCEEDED, Code.QUEUE_FULL, Code.QUEUE_TIMEOUT, Code.AGENT_ERROR,
+    Code.TOOL_ERROR, Code.MEMORY_LIMIT, Code.OUTPUT_LIMIT, Code.CALL_LIMIT, Code.POLICY_VIOLATION, Code.WORKER_LOST,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the query."""
+
+    name: str
+    schema: Schema
+    about: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route: its success by status and media type, what its body may be, and the codes that are its own.
+
+    An empty body is `{}`, so that none is required by HTTP; `needs_body` says that `{}` would be refused.
+    """
+
+    summary: str
+    answers: Mapping[int, Mapping[str, Schema | None]]
+    body: Schema | None = None
+    needs_body: bool = False
+    query: Sequence[Parameter] = ()
+    codes: tuple[Code, ...] = ()
+    lists: bool = False
+
+    def errors(self, *, keyed: bool, open_to_all: bool, named: bool) -> dict[int, list[Code]]:
+        """The codes of its errors by status. `named` says that its path holds a name."""
+        found = (
+            *_ALWAYS,
+            *(_KEYED if keyed and not open_to_all else ()),
+            *(_BODY if self.body is not None else ()),
+            *((Code.NOT_FOUND,) if named or _TENANT in self.query else ()),
+            *self.codes,
+        )
+        by_status: dict[int, list[Code]] = {}
+        for code in sorted(set(found), key=lambda code: (code.spec.status, code.value)):
+            by_status.setdefault(code.spec.status, []).append(code)
+        return by_status
+
+
+def _json(schema: Schema, status: int = 200) -> dict[int, Mapping[str, Schema | None]]:
+    return {status: {JSON: schema}}
+
+
+def flat_or_wrapped(arguments: Schema) -> Schema:
+    """A body in its two forms (docs/http-api.md, the envelope rule)."""
+    return {"anyOf": [arguments, wrapped("arguments", arguments)]}
+
+
+def wrapped(key: str, inner: Schema) -> Schema:
+    """An object with nothing but this key."""
+    return {**closed_to({key: inner}), "additionalProperties": False}
+
+
+AGENT = Parameter("agent", TEXT, "Limits the tools to those that this agent may use.")
+ENVELOPE = Parameter(
+    "envelope", {"enum": ["flat", "wrapped"]}, 'Whether `search`, `get` and `sources` answer `{"result": ...}`, too.'
+)
+_TENANT = Parameter("tenant", TEXT, "For the operator's key: the tenant that is meant.")
+_SINCE = Parameter("since", TEXT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
+_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "The most rows, of the newest.")
+_AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "The most rows of a page.")
+_BEFORE = Parameter("before", TEXT, "The page before one: the `before` of its answer.")
+_FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
+
+_PATH = Parameter("path", TEXT, "The path of the file in the package.", required=True)
+
+_FILE: Mapping[int, Mapping[str, Schema | None]] = {200: {"text/plain": TEXT}}
+_USAGE: Mapping[int, Mapping[str, Schema | None]] = {200: {JSON: ref("Usage"), "text/csv": TEXT}}
+PROMPT_ANSWER: Schema = {"anyOf": [ref("Prompt"), wrapped("result", ref("Prompt"))]}
+
+
+def _publishing(root: str) -> dict[str, Operation]:
+    """The routes of versions, of agents or of tools."""
+    one = "an agent" if root == "agents" else "a tool"
+    version = f"/{root}/<name>/versions/<version>"
+    return {
+        f"PUT /{root}/<name>": Operation(
+            f"Publish a version of {one}",
+            {status: {JSON: ref("Version")} for status in (200, 201, 202)},
+            ref("Package"), needs_body=True, codes=(Code.CONFLICT, Code.TOO_LARGE, *_SCRIPT),
+        ),
+        f"GET /{root}/<name>/versions": Operation(
+            f"List the published versions of {one}", _json(listing("versions", ref("Version"))), lists=True
+        ),
+        f"GET {version}": Operation(
+            f"A published version of {one}, with its files and what it changes", _json(ref("WholeVersion"))
+        ),
+        f"GET {version}/files": Operation(
+            "A file of a published version, by its path in the query", _FILE, query=(_PATH,), lists=True
+        ),
+        f"GET {version}/files/<path:path>": Operation("A file of a published version", _FILE, lists=True),
+        f"POST {version}/activate": Operation(
+            "Make a version the active one", _json(ref("Version")), codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED)
+        ),
+        f"POST {version}/approve": Operation(
+            "Approve all that a version requests, and activate it", _json(ref("Version")),
+            codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED),
+        ),
+        f"POST {version}/deprecate": Operation("Take a version out of service for good", _json(ref("Version"))),
+    }  # fmt: skip
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "GET /health": Operation("The state of the server", _json(ref("Health"))),
+    "GET /metrics": Operation("Prometheus text", {200: {"text/plain": TEXT}}),
+    "GET /openapi.json": Operation("This document", _json(ANY_OBJECT), query=(_TENANT,), lists=True),
+    "GET /.well-known/oauth-protected-resource": Operation(
+        "Where clients of MCP log in (RFC 9728)", _json(ANY_OBJECT), codes=(Code.NOT_FOUND,)
+    ),
+    "GET /.well-known/oauth-protected-resource/mcp": Operation(
+        "The same, for clients that add the path of MCP", _json(ANY_OBJECT), codes=(Code.NOT_FOUND,)
+    ),
+    "GET /limits": Operation("The limits of a run, and the tenant's quotas", _json(ref("Limits")), query=(_TENANT,)),
+    "GET /usage": Operation("The usage of the tenant's runs", _USAGE, query=(_FORMAT, _TENANT)),
+    "GET /audit": Operation(
+        "The audit log of the tenant",
+        _json(closed_to({"audit": {"type": "array", "items": ref("AuditRow")}, "before": maybe(TEXT)})),
+        query=(_SINCE, _AUDIT_LIMIT, _BEFORE, _TENANT),
+    ),
+    "GET /tools/list": Operation(
+        "List the tools", _json(listing("tools", ref("Tool"))), query=(AGENT, _TENANT), codes=(Code.NOT_FOUND,),
+        lists=True,
+    ),
+    "GET /tools/sources": Operation(
+        "List the sources of the knowledge base", _json(ANY_OBJECT), query=(AGENT, ENVELOPE, _TENANT),
+        codes=(Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED),
+    ),
+    "POST /tools/<name>": Operation(
+        "Call a tool", _json(ANY_OBJECT), ANY_OBJECT, query=(AGENT, ENVELOPE, _TENANT),
+        codes=(Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.METHOD_NOT_ALLOWED, *_SCRIPT),
+    ),
+    "GET /agents/list": Operation(
+        "List the agents", _json(listing("agents", ref("Agent"))), query=(_TENANT,), lists=True
+    ),
+    "POST /agents/<name>/prompt": Operation(
+        "Resolve an agent's prompt", _json(PROMPT_ANSWER), ANY_OBJECT, query=(_TENANT,),
+        codes=(Code.EMBEDDINGS_DISABLED, *_SCRIPT),
+    ),
+    "* /mcp": Operation(
+        "MCP: Streamable HTTP, without sessions",
+        {200: {JSON: ref("RpcMessage"), "text/event-stream": TEXT}, 202: {}},
+        ref("RpcMessage"), needs_body=True, query=(AGENT, _TENANT), codes=(Code.NOT_FOUND,),
+    ),
+    **_publishing("agents"),
+    **_publishing("tools"),
+    "GET /admin/tenants": Operation("List the tenants", _json(listing("tenants", ref("Tenant")))),
+    "POST /admin/tenants": Operation(
+        "Make a tenant", _json(ref("Tenant"), 201), ref("NewTenant"), needs_body=True, codes=(Code.CONFLICT,)
+    ),
+    "GET /admin/tenants/<name>": Operation("One tenant", _json(ref("Tenant"))),
+    "PUT /admin/tenants/<name>": Operation("Change a tenant", _json(ref("Tenant")), ref("TenantChange")),
+    "DELETE /admin/tenants/<name>": Operation(
+        "Delete a tenant with everything it has", _json(ref("Deletion")), codes=(Code.CONFLICT,)
+    ),
+    "GET /admin/tenants/<name>/usage": Operation("The usage of a tenant's runs", _USAGE, query=(_FORMAT,)),
+    "POST /admin/tenants/<name>/suspend": Operation("Suspend a tenant", _json(ref("Tenant"))),
+    "POST /admin/tenants/<name>/resume": Operation("Resume a tenant", _json(ref("Tenant"))),
+    "GET /admin/tenants/<name>/keys": Operation("List a tenant's keys", _json(listing("keys", ref("Key")))),
+    "POST /admin/tenants/<name>/keys": Operation("Make a key", _json(ref("MadeKey"), 201), ref("NewKey")),
+    "DELETE /admin/keys/<name>": Operation("Revoke a key", _json(ref("Key"))),
+    "GET /admin/tenants/<name>/secrets": Operation(
+        "List a tenant's secrets, without their values", _json(listing("secrets", ref("Secret")))
+    ),
+    "PUT /admin/tenants/<name>/secrets/<secret>": Operation(
+        "Set a secret", _json(ref("Secret")), ref("NewSecret"), needs_body=True
+    ),
+    "DELETE /admin/tenants/<name>/secrets/<secret>": Operation(
+        "Delete a secret", _json(closed_to({"deleted": TEXT}))
+    ),
+    "GET /admin/audit": Operation(
+        "The audit log of all tenants", _json(listing("audit", ref("AuditRow"))),
+        query=(Parameter("tenant", TEXT, "Rows of this tenant alone."), _SINCE, _LIMIT),
+    ),
+}  # fmt: skip
