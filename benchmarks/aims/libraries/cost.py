@@ -6,18 +6,18 @@ A run makes 100 calls; the time of a run without calls is subtracted, and the di
 turns, round by round. The aim of `regex` is at most 1.3 times one host call.
 """
 
+import argparse
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import re2
 import trio
 
-from benchmarks.aims.command import Command, tell
+from benchmarks.aims import harness
+from benchmarks.aims.harness import Figures
 from benchmarks.aims.host_calls import CALLS, WARM_UP, Query, echo
-from benchmarks.report import machine
-from benchmarks.report.figures import percentile, table
+from benchmarks.report.figures import percentile
 from engine.bridge import HostFunction
 from engine.config import Config, SandboxConfig
 from engine.engine import open_engine
@@ -58,11 +58,9 @@ def script() -> Script:
     return Script.from_source("libraries.lua", source.encode())
 
 
-async def measure(runs: int, rounds: int) -> list[dict[str, Any]]:
+async def measure(runs: int, rounds: int) -> Figures:
     """Medians of the rounds, in microseconds a call."""
     config = Config(sandbox=SandboxConfig(workers=1, reserve=1))
-    samples: dict[str, list[float]] = {name: [] for name in ROWS}
-    bare: dict[str, list[float]] = {name: [] for name in BARE}
     async with open_engine(config, [HostFunction("context.search", Query, echo)]) as engine:
         made, limits = script(), engine.limits_for({}, DEFAULT_TENANT)
 
@@ -75,63 +73,55 @@ async def measure(runs: int, rounds: int) -> list[dict[str, Any]]:
             )  # fmt: skip
             assert result.failure is None, result.failure
 
-        async def median_us(row: int, count: int) -> float:
-            taken = []
-            for i in range(WARM_UP + count):
-                start = time.perf_counter_ns()
-                await run(row)
-                if i >= WARM_UP:
-                    taken.append((time.perf_counter_ns() - start) / 1000)
-            return percentile(taken, 0.5)
+        async def median_us(run: Callable[[], Awaitable[None]]) -> float:
+            return percentile(await harness.timed(run, -(-runs // rounds), WARM_UP), 0.5)
 
-        for _ in range(rounds):
-            count = -(-runs // rounds)
-            idle = await median_us(0, count)
-            for number, name in enumerate(ROWS, 1):
-                samples[name].append((await median_us(number, count) - idle) / CALLS)
-            for name, call in BARE.items():
-                start = time.perf_counter_ns()
-                for _ in range(CALLS):
-                    call()
-                bare[name].append((time.perf_counter_ns() - start) / 1000 / CALLS)
-    beside = statistics.median(samples["host call"])
-    return [
-        {
-            "row": name,
-            "us": round(statistics.median(found), 2),
-            "x_host_call": round(statistics.median(found) / beside, 3),
-            "bare_us": round(statistics.median(bare[name]), 2) if name in bare else None,
-        }
-        for name, found in samples.items()
-    ]
+        rows = {name: partial(median_us, partial(run, number)) for number, name in enumerate(("idle", *ROWS))}
+        bare = {f"bare {name}": partial(median_us, partial(_calls, call)) for name, call in BARE.items()}
+        seen = await harness.take_turns({**rows, **bare}, rounds)
+    us = {name: [(one - idle) / CALLS for one, idle in zip(seen[name], seen["idle"], strict=True)] for name in ROWS}
+    beside = us["host call"]
+    return {
+        "rows": [
+            {
+                "row": name,
+                **harness.spread("us", taken, 2),
+                **harness.spread("ratio", harness.ratios(taken, beside), 3),
+                "bare_us": round(statistics.median(seen[f"bare {name}"]) / CALLS, 2) if name in BARE else None,
+            }
+            for name, taken in us.items()
+        ]
+    }
 
 
-def report(result: dict[str, Any]) -> str:
+async def _calls(call: Callable[[], object]) -> None:
+    for _ in range(CALLS):
+        call()
+
+
+COLUMNS: tuple[harness.Column, ...] = (
+    ("row", "{row}"), ("us a call", "{us:.1f}"), ("(rounds)", "{us_min:.1f}..{us_max:.1f}"),
+    ("x host call", "{ratio:.2f}"), ("aim", lambda row: f"<= {AIM:g}" if row["row"].startswith("regex") else ""),
+    ("bare, us", lambda row: "" if row["bare_us"] is None else f"{row['bare_us']:.1f}"),
+    ("x bare", lambda row: "" if row["bare_us"] is None else f"{row['us'] / row['bare_us']:.1f}"),
+)  # fmt: skip
+
+
+def report(result: Figures) -> str:
     """The result as text."""
-    rows = [
-        (
-            row["row"],
-            f"{row['us']:.1f}",
-            f"{row['x_host_call']:.2f}",
-            f"<= {AIM:g}" if row["row"].startswith("regex") else "",
-            "" if row["bare_us"] is None else f"{row['bare_us']:.1f}",
-            "" if row["bare_us"] is None else f"{row['us'] / row['bare_us']:.1f}",
-        )
-        for row in result["rows"]
-    ]
-    head = ("row", "us a call", "x host call", "aim", "bare, us", "x bare")
-    return "\n".join((machine.line(result["machine"]), "", table(head, rows)))
+    about = (
+        f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
+        f"time; {WARM_UP} runs before each turn are not counted",
+    )
+    return harness.report_of(result, about, COLUMNS)
 
 
 def main() -> None:
-    parser = Command("aims.libraries.cost", "What a call of a library for scripts costs.")
-    parser.add_count("--runs", 200, "counted runs of each row")
-    parser.add_count("--rounds", 10, "turns of each row")
-    options = parser.parse_args()
-    rounds = min(options.rounds, options.runs)
-    result: dict[str, Any] = {"machine": machine.facts(), "aim": AIM, "runs": options.runs, "rounds": rounds}
-    result["rows"] = trio.run(measure, options.runs, rounds)
-    tell(report(result), result, options.json)
+    def measured(_: argparse.Namespace, runs: int, rounds: int) -> Figures:
+        return trio.run(measure, runs, rounds)
+
+    command = harness.Command("libraries.cost", "What a call of a library for scripts costs.", runs=200, rounds=10)
+    harness.run_in_rounds(command, "runs", measured, report, aim=AIM)
 
 
 if __name__ == "__main__":
