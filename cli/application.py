@@ -54,6 +54,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+# Commands of ctx that do not exist here, each with its replacement.
+OF_CTX: dict[str, str] = {
+    "connector": "connectors in Lua are not run; `engine sync` reads the folders of [connectors.filesystem]",
+    "embed": "search is by keyword, so there are no embeddings to make",
+    "registry": "packages are published with `engine agent publish` and `engine tool publish`",
+    "vector-index": "search is by keyword, so there is no index of vectors",
+}
+
+
 def build() -> App:
     """The application with all its commands."""
     app = App(
@@ -84,6 +93,13 @@ def _reordered(arguments: Sequence[str]) -> list[str]:
         moved, rest = moved + rest[:count], rest[count:]
     end = rest.index("--") if "--" in rest else len(rest)
     return rest[:end] + moved + rest[end:]
+
+
+def _refuse_what_is_of_ctx(arguments: Sequence[str]) -> None:
+    """Raises Exit for a command of ctx that does not exist here."""
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if (instead := OF_CTX.get(command)) is not None:
+        raise Exit(UNUSABLE, f"{command!r} is a command of ctx, not supported here: {instead}")
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -151,7 +167,9 @@ def _is_a(error: BaseException, module: str, name: str) -> bool:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code. Raises nothing, unless ENGINE_DEBUG asks for tracebacks."""
     try:
-        result = build()(_reordered(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        arguments = _reordered(arguments)
+        _refuse_what_is_of_ctx(arguments)
+        result = build()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return result if isinstance(result, int) else OK
     except SystemExit as ended:

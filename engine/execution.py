@@ -112,6 +112,8 @@ class _Recorder:
         self.nested_cpu_s = 0.0
         self.lines: list[LogLine] = []
         self.log_bytes = 0
+        # Invariant: within the bound of host calls, each of which adds two at most.
+        self._hints: set[tuple[str, str]] = set()
         self._request = request
         self._redactor = prepared.redactor
         self._hearers = prepared.hearers
@@ -195,7 +197,10 @@ class _Recorder:
         self._note(LogLine(level, self._redactor.text(text)), text)
 
     def _hint(self, level: str, text: str) -> None:
-        """Log a line of a host call, within `log_bytes`: the prelude counts only the script's own lines."""
+        """Log a line of a host call, once a run, within `log_bytes`: the prelude counts only the script's own lines."""
+        if (level, text) in self._hints:
+            return
+        self._hints.add((level, text))
         if self.log_bytes <= self._request.limits.values.log_bytes:
             self._line(level, text)
 
@@ -232,6 +237,7 @@ def _result(prepared: Prepared, verdict: Verdict, usage: Usage, recorder: _Recor
         logs=tuple(recorder.lines),
         # The prelude cuts the line that exceeds the limit and appends a mark, so only a cut log is over the limit.
         logs_truncated=recorder.log_bytes > request.limits.values.log_bytes,
+        replaced=verdict.replaced,
     )
 
 

@@ -11,9 +11,9 @@ def valid_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def nearest(name: str, known: list[str]) -> str | None:
+def nearest(name: str, known: list[str], cutoff: float = 0.6) -> str | None:
     """The known name closest to `name`, or None when none is similar, or `name` is long."""
     if len(name) > 128:  # comparing takes more than linear time, and the name may be hostile
         return None
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return found[0] if found else None

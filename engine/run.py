@@ -7,6 +7,7 @@ Structs: a frozen dataclass takes ten times as long to make.
 
 import hashlib
 import os
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +31,7 @@ class Script:
 
     @classmethod
     def from_source(cls, name: str, source: bytes) -> "Script":
+        source = source.removeprefix(BOM_UTF8)  # editors on Windows write it, and Lua's `load` does not skip it
         return cls(name, source, hashlib.sha256(source).hexdigest())
 
 
@@ -153,7 +155,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended. `value` is the script's answer when `outcome` is ok; else `failure` says why not."""
+    """How a run ended. `value` is the script's answer when `outcome` is ok; else `failure` says why not.
+
+    `replaced` counts the broken parts of the script's text that became U+FFFD: in answers, arguments of host calls, log
+    lines and errors.
+    """
 
     run_id: str
     outcome: Outcome
@@ -162,6 +168,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     logs: tuple[LogLine, ...] = ()
     logs_truncated: bool = False
+    replaced: int = 0
 
 
 def new_run_id() -> str:

@@ -28,7 +28,7 @@ _PRELUDE_FRAMES = ("?:", "?", "[C]: in upvalue", "[C]: in ?", "(...tail calls...
 # Parts of the prelude that a run loads on first use: files, except `host`, which is generated.
 MODULES = (
     "wrapped", "coroutines", "log", "host", "parallel", "json", "base64", "crypto", "http", "describe", "failure",
-    "schema",
+    "mend", "schema",
 )  # fmt: skip
 
 # Libraries that a run gets if its script's text contains their names: most scripts use none, and each costs a run a
@@ -181,14 +181,17 @@ class VM:
         kind = answer[0].decode()
         return (kind, answer[1] if len(answer) > 1 else None, answer[2] if len(answer) > 2 else None)
 
-    def why(self) -> tuple[str, str, str]:
-        """Kind, message and traceback of the last failed step. Text that is not UTF-8 is replaced: people read it."""
+    def why(self) -> tuple[str, str, str, int]:
+        """Kind, message and traceback of the last failed step, and how many broken parts of texts of this run became
+        U+FFFD. Text that is not UTF-8 is replaced: people read it.
+        """
         self._lua.set_max_memory(self._bound + _EPILOGUE_BYTES)
         try:
-            kind, message, traceback = self._why()
+            kind, message, traceback, replaced = self._why()
         except LuaError:
-            return ("script_error", "(the error could not be described)", "")
-        return (kind.decode(), _text(message), _script_frames(_text(traceback)))
+            return ("script_error", "(the error could not be described)", "", 0)
+        replaced += message.decode("utf-8", "replace").count("\ufffd") - message.count("\ufffd".encode())
+        return (kind.decode(), _text(message), _script_frames(_text(traceback)), replaced)
 
 
 def _text(raw: bytes) -> str:

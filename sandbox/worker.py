@@ -89,13 +89,14 @@ def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed
             case ("progress", fraction, text):
                 channel.send(Progress(fraction, text.decode("utf-8", "replace")))
                 step = vm.step()
-            case ("done", value, _):
-                return Done(memoryview(value))
+            case ("done", value, replaced):
+                return Done(memoryview(value), replaced)
             case ("memory", _, _):
                 return Failed("memory_limit", "not enough memory", "")
             case _:
-                kind, message, traceback = vm.why()
-                return Failed(kind, message, traceback.replace("in field '?'", f"in {run.root}.{run.method}"))  # type: ignore[arg-type]
+                kind, message, traceback, replaced = vm.why()
+                traceback = traceback.replace("in field '?'", f"in {run.root}.{run.method}")
+                return Failed(kind, message, traceback, replaced)  # type: ignore[arg-type]
 
 
 class _Channel:

@@ -10,7 +10,7 @@ from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package
-from agents.shapes.shape import AgentDeclaration, WrongShape, agent_declaration, agent_prompt, completions
+from agents.shapes.shape import AgentDeclaration, WrongShape, agent_declaration, agent_prompt, completions, missing
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.config import ScriptEntry
 from engine.run import Authority
@@ -32,7 +32,7 @@ class LuaAgent:
     def from_declaration(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
         """The agent as its script declares it, narrowed by its configuration. Raises WrongShape without `resolve`."""
         if "resolve" not in said.functions:
-            raise WrongShape("agent.resolve is missing or not a function")
+            raise WrongShape(missing("agent", "resolve", said.functions))
         info = declared_info(script.name, "lua", said, script.entry)
         return cls(info, script, script.authority(info.tools), "complete" in said.functions)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agents.agent import AgentArgument, AgentPrompt, PromptMessage
+from engine.names import nearest
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -24,6 +25,12 @@ MAX_DECLARATION_BYTES = 64 * 1024
 
 # Validation stops at the first error, which is the one reported.
 Names = Annotated[list[str], Field(fail_fast=True)]
+
+
+def missing(root: str, name: str, functions: Sequence[str]) -> str:
+    """The error for a table without this function, which suggests the most similar one of `functions`."""
+    near = nearest(name, list(functions))
+    return f"{root}.{name} is missing or not a function" + (f"; did you mean {root}.{near}?" if near else "")
 
 
 class WrongShape(Exception):

@@ -35,9 +35,7 @@ SEARCH = ToolInfo(
             "mode": {"type": "string", "enum": list(MODES), "default": "keyword", "description": "How to search"},
             "limit": {
                 "type": "integer",
-                "minimum": 1,
-                "maximum": knowledge.MAX_HITS,
-                "description": "How many results at most",
+                "description": f"How many results at most, 1 to {knowledge.MAX_HITS}; others become the nearest",
             },
             "source": _SOURCE,
             "since": _SINCE,
@@ -138,8 +136,8 @@ def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tu
             raise Problem(Code.BAD_REQUEST, f"search: {error}") from None
         answer = await _answered(store.search(query))
         shown: dict[str, Any] = {"results": [knowledge.hit_as_json(hit) for hit in answer.hits]}
-        if answer.warnings:
-            shown["warnings"] = list(answer.warnings)
+        if warnings := (*knowledge.limit_warnings(arguments), *answer.warnings):
+            shown["warnings"] = list(warnings)
         return shown
 
     async def get(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:

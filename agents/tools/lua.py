@@ -14,7 +14,7 @@ from agents.package import Package
 from agents.shapes.checked import CheckedSchema
 from agents.shapes.parameters import checking_answer
 from agents.shapes.schema import parameters_schema, returns_schema, with_defaults
-from agents.shapes.shape import ToolAnnotations, ToolDeclaration, WrongShape, narrowed, tool_declaration
+from agents.shapes.shape import ToolAnnotations, ToolDeclaration, WrongShape, missing, narrowed, tool_declaration
 from agents.tool import Called, Tool, ToolInfo, envelope_warnings
 from engine.config import ScriptEntry
 from engine.host.pieces import in_pieces
@@ -37,7 +37,7 @@ class LuaTool:
         `compiles` is true if its schemas have been compiled before.
         """
         if "execute" not in said.functions:
-            raise WrongShape("tool.execute is missing or not a function")
+            raise WrongShape(missing("tool", "execute", said.functions))
         returns = returns_schema(said.returns, compiles=compiles)
         authority = script.authority(narrowed(said.tools, script.entry.tools))
         hints = said.annotations or ToolAnnotations()

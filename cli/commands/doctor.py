@@ -80,6 +80,9 @@ def _check_config(report: _Report, path: Path | None) -> LoadedConfig | None:
         return None
     report.config = {"ok": True, "path": shown(loaded.path) if loaded.path else None, "message": None}
     report.warnings.extend(loaded.warnings)
+    for label, problem in loaded.config.connectors.problems().items():
+        if problem is not None:
+            report.warnings.append(f"{label}: {problem}")
     return loaded
 
 
@@ -202,4 +205,12 @@ def _show(report: _Report) -> None:
         line(issuer["ok"], "issuer", f"{issuer['name']}: {issuer['message'] or 'its keys were fetched'}")
     for warning in report.warnings:
         say(f"! {one_line(warning)}")
-    say("Everything is in order." if report.code == OK else "Something is wrong, see ✗ above.")
+    say(_verdict(report))
+
+
+def _verdict(report: _Report) -> str:
+    if report.code != OK:
+        return "Something is wrong, see ✗ above."
+    if report.warnings:
+        return "The engine works; see the warnings (!) above."
+    return "Everything is in order."

@@ -15,7 +15,7 @@ from cli.options import AsJson, ConfigPath, TenantName, load, shown
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
 from engine.config import LoadedConfig
 from knowledge.sqlite.store import SqliteStore, open_store
-from knowledge.store import Hit, SearchQuery
+from knowledge.store import Hit, SearchQuery, SourceInfo
 from knowledge.stores import store_path
 from knowledge.times import canonical_time
 
@@ -47,7 +47,9 @@ async def search(
 ) -> None:
     """Search the knowledge base."""
     if limit is not None and not 1 <= limit <= 100:
-        raise Exit(UNUSABLE, f"--limit: expected 1 to 100, got {limit}")
+        within = max(1, min(limit, 100))
+        warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
+        limit = within
     since = _time(since, "--since")
     async with reading(config, tenant) as (loaded, store):
         limit = limit or loaded.config.retrieval.final_limit
@@ -123,7 +125,7 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
             (
                 (
                     source.source,
-                    "OK" if source.configured else "NOT CONFIGURED",
+                    _status(source),
                     str(source.healthy).lower(),
                     source.document_count,
                     source.chunk_count,
@@ -134,6 +136,13 @@ async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant:
             heading=("CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"),
             indent="",
         )
+
+
+def _status(source: SourceInfo) -> str:
+    """The column STATUS: OK for a source that is configured and works."""
+    if not source.configured:
+        return "NOT CONFIGURED"
+    return "OK" if source.healthy else "FAILED"
 
 
 async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:

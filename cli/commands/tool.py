@@ -14,9 +14,9 @@ from agents.service import Service
 from agents.tool import ToolInfo
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs
-from cli.output import DESCRIPTION_WIDTH, FAILED, Exit, indented, say_json, shortened, table
+from cli.output import DESCRIPTION_WIDTH, FAILED, UNUSABLE, Exit, indented, say_json, shortened, table
 from cli.scripts import publish, versions
-from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for
+from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for, unknown
 from engine.config import LoadedConfig, ScriptEntry
 from engine.tenant import Tenant
 
@@ -24,6 +24,10 @@ app = App(name="tool", help="List, test, develop and create tools.")
 
 Params = Annotated[
     list[str] | None, Parameter(help="A parameter, as NAME=VALUE: text, or JSON. Repeatable.", negative=())
+]
+Source = Annotated[
+    str | None,
+    Parameter(help="With a path: the configured tool whose grants and configuration the script gets.", negative=()),
 ]
 NameOrPath = Annotated[str, Parameter(help="A tool's name, or a script's path: it has a / or ends in .lua.")]
 
@@ -90,14 +94,25 @@ def parse_params(given: Mapping[str, str], schema: Mapping[str, Any]) -> dict[st
     return values
 
 
-def _named(tool: str, loaded: LoadedConfig) -> tuple[str, LoadedConfig]:
-    """A tool's name, and the configuration that has it: for a path, one with only this script and no grants."""
+def _named(tool: str, source: str | None, loaded: LoadedConfig) -> tuple[str, LoadedConfig]:
+    """A tool's name, and the configuration that has it: for a path, one with only this script.
+
+    The script has the grants and the configuration of the tool `source`, or none.
+    """
     if "/" not in tool and not tool.endswith(".lua"):
+        if source is not None:
+            raise Exit(UNUSABLE, "--source is for the path of a script; a configured tool has an entry of its own")
         return tool, loaded
     path = Path(tool).absolute()
     # A name for messages only. As it keeps the file's extension, it cannot be that of a builtin tool.
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", path.name)[-64:]
-    return name, replace(loaded, config=only(loaded.config, TOOLS, name, ScriptEntry(path=path)))
+    entry = ScriptEntry(path=path)
+    if source is not None:
+        configured = loaded.config.tools.script
+        if source not in configured:
+            raise unknown("tool", source, list(configured))
+        entry = configured[source].model_copy(update={"path": path})
+    return name, replace(loaded, config=only(loaded.config, TOOLS, name, entry))
 
 
 @app.command(name="list")
@@ -127,25 +142,32 @@ async def call(
     /,
     *,
     param: Params = None,
+    source: Source = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
     """Call a tool and show its answer and its cost."""
     given = pairs(param or [], "--param")
-    name, loaded = _named(tool, load(config))
+    name, loaded = _named(tool, source, load(config))
     return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
 
 
 @app.command(name="dev")
 async def develop(
-    tool: NameOrPath, /, *, param: Params = None, config: ConfigPath = None, tenant: TenantName = "default"
+    tool: NameOrPath,
+    /,
+    *,
+    param: Params = None,
+    source: Source = None,
+    config: ConfigPath = None,
+    tenant: TenantName = "default",
 ) -> int:
     """Call a tool again on every save of its script, until Ctrl-C."""
     from cli.scripts.dev import dev  # with a watcher of files, which no other command needs
 
     given = pairs(param or [], "--param")
-    name, loaded = _named(tool, load(config))
+    name, loaded = _named(tool, source, load(config))
     return await dev(TOOLS, name, given, loaded, await tenant_of(tenant, loaded))
 
 

@@ -31,7 +31,7 @@ from cli.output import (
 )
 from engine.bridge.knowledge import GET, SEARCH
 from engine.config import Agents, Config, LoadedConfig, ScriptEntry, Tools
-from engine.errors import Code, Problem
+from engine.errors import Code, Problem, amount
 from engine.names import nearest
 from engine.run import Hearers, LogLine, RunResult
 from engine.tenant import Tenant
@@ -180,6 +180,7 @@ def run_fields(run: RunResult | None, wall_s: float) -> dict[str, Any]:
             "cpu_ms": None,
             "memory_bytes": None,
             "host_calls": 0,
+            "replaced": 0,
         }
     return {
         "outcome": run.outcome.value,
@@ -188,6 +189,7 @@ def run_fields(run: RunResult | None, wall_s: float) -> dict[str, Any]:
         "cpu_ms": round(run.usage.cpu_s * 1000, 3),
         "memory_bytes": run.usage.peak_memory_bytes,
         "host_calls": run.usage.host_call_count,
+        "replaced": run.replaced,
     }
 
 
@@ -233,7 +235,11 @@ def show_failure(problem: Problem, heard: Sequence[LogLine] = (), *, as_json: bo
     run = run_of(problem)
     show_logs(run, heard)
     if as_json:
-        cost = run_fields(run, 0) if run else dict.fromkeys(("wall_ms", "cpu_ms", "memory_bytes", "host_calls"))
+        cost = (
+            run_fields(run, 0)
+            if run
+            else dict.fromkeys(("wall_ms", "cpu_ms", "memory_bytes", "host_calls", "replaced"))
+        )
         say_json({**problem.envelope(), **cost, "outcome": outcome_of(problem), "run_id": problem.run_id})
     first, *more = failure_lines(problem)
     for line in (f"error: {first}", *more):
@@ -247,8 +253,8 @@ def failure_lines(problem: Problem) -> list[str]:
     """Outcome and message in one line, then the exceeded limit and the script's own traceback."""
     lines = [f"{outcome_of(problem)}: {one_line(problem.message)}"]
     if (limit := problem.limit) is not None:
-        used = "" if limit.used is None else f", used {limit.used:g} {limit.unit}"
-        lines.append(f"limit: {limit.name} = {limit.bound:g} {limit.unit} (set by the {limit.source}){used}")
+        used = "" if limit.used is None else f", used {amount(limit.used, limit.unit)}"
+        lines.append(f"limit: {limit.name} = {amount(limit.bound, limit.unit)} (set by the {limit.source}){used}")
     if problem.traceback:
         lines.append(indented(problem.traceback))
     if problem.__cause__ is not None:  # an exception of the operator's Python code; clients do not get it

@@ -31,7 +31,7 @@
 ---@field tools? string[]           the tools that a client may use while this agent is active
 ---@field arguments? engine.Argument[]
 ---@field resolve? fun(args: table<string, any>, config: table<string, any>, context: engine.Context): engine.Prompt
----@field complete? fun(argument: string, value: string, given: table<string, string>, context: engine.Context): string[]?
+---@field complete? fun(argument: string, value: string, context: engine.CompletionContext): string[]?
 ---@field [string] any
 
 ---One parameter of a tool. Other keywords of JSON Schema are allowed, too: `pattern`, `items`, `properties`, ...
@@ -78,9 +78,13 @@ tool = {}
 ---@field tools table<string, fun(params?: table<string, any>): any>    the tools of the script's own list, by name
 local context = {}
 
+---What `agent.complete` is given: the context, and the other arguments typed so far.
+---@class engine.CompletionContext: engine.Context
+---@field arguments table<string, string>
+
 ---@class engine.SearchOptions
 ---@field mode? "keyword"|"hybrid"|"semantic"       default "keyword"
----@field limit? integer                            1 to 100; default `retrieval.final_limit`
+---@field limit? integer                            1 to 100, others become the nearest; default `retrieval.final_limit`
 ---@field source? string                            a source's label (`git:runbooks`), name or type
 ---@field since? string                             changed since a date (`2026-01-31`) or an RFC 3339 time
 ---@field filters? { source?: string, since?: string }      another way to give these two

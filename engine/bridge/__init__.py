@@ -19,6 +19,7 @@ import trio
 from engine.bridge.arguments import MAX_VALUES, values_of
 from engine.bridge.room import SMALL_BYTES, VALUE_BYTES, Hold, NoRoom, Room, Rooms
 from engine.egress.secrets import NO_REFERENCES, References
+from engine.names import nearest
 from engine.run import SILENT, Hearers, RunRequest, Usage
 from engine.scheduling.turns import Turn
 from engine.values import encode_value
@@ -105,6 +106,8 @@ class Bridge:
         self.on_denied: Callable[[RunRequest, str], None] | None = None
         # Serializes the decoding of large arguments.
         self._large = trio.Lock()
+        # Tried first: it fails for names that the call does not have, so that the warning costs valid calls nothing.
+        self._exact = {name: msgspec.msgpack.Decoder(_exact(f.arguments)) for name, f in self._functions.items()}
         self._decoders = {name: msgspec.msgpack.Decoder(f.arguments) for name, f in self._functions.items()}
         self._rooms = Rooms()
 
@@ -123,6 +126,8 @@ class Bridge:
             return _error(f"there is no host call {name[:64]!r}")
         if name not in request.grants:
             self._denied(request, name)
+            if request.method is None:  # the script is being described, with nothing granted
+                return _error(f"{name} cannot be called while a script is loaded, only inside its functions")
             return _error(f"{name} is not granted to {request.name!r}")
         hold = None
         try:
@@ -161,7 +166,7 @@ class Bridge:
         # No local variable for the decoded arguments: a handler that waits can free them.
         found = await function.handler(
             context,
-            self._decoded(function.name, arguments)
+            self._decoded_small(context, function.name, arguments)
             if hold is None
             else await self._decoded_large(context, function.name, arguments, hold),
         )
@@ -171,6 +176,17 @@ class Bridge:
             if context.room is not None:
                 context.room.take(len(value))
         return HostReply(True, value)
+
+    def _decoded_small(self, context: HostContext, name: str, arguments: bytes) -> Any:
+        """As `_decoded`, with a warning for a name that the call does not have. Only small ones are decoded twice."""
+        try:
+            return self._exact[name].decode(arguments)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            decoded = self._decoded(name, arguments)
+            if (unknown := _UNKNOWN.match(str(error))) is not None:
+                known = list(self._functions[name].arguments.__struct_fields__)
+                context.log("warn", f"{name}: {_misspelt(unknown[1], known)}")
+            return decoded
 
     def _decoded(self, name: str, arguments: bytes) -> Any:
         try:
@@ -226,6 +242,21 @@ class Bridge:
                 del self._gates[tenant, family]
 
 
+# msgspec's error for the first name that a call does not have.
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def _exact(arguments: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The same arguments, where an unknown name is an error."""
+    return msgspec.defstruct(arguments.__name__, (), bases=(arguments,), forbid_unknown_fields=True)
+
+
+def _misspelt(name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(known)}"
+    return f"unknown option {name[:64]!r} is ignored; {hint}"
+
+
 def _error(text: str) -> HostReply:
     return HostReply(False, _cut(text).encode("utf-8", "replace"))
 
@@ -239,11 +270,14 @@ def _readable(error: Exception) -> str:
     """msgspec's text in Lua's terms: `limit: expected number or nil, got string`. It may quote the script's input."""
     text, _, path = _cut(str(error)).partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
+    if not path and (missing := _MISSING.fullmatch(text)) is not None:
+        return f"{missing[1]} is nil: it is required"
     text = text.replace("Object missing", "table missing").replace("object missing", "table missing")
     text = re.sub(r"`([^`]*)`", lambda match: _in_lua(match[1]), text[:1].lower() + text[1:])
     return f"{path}: {text}" if path else text
 
 
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 _LUA_TYPES = {
     "int": "number",
     "float": "number",

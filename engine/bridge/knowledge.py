@@ -3,6 +3,7 @@
 The builtin tools of the same names use the same functions, so their answers are equal (`agents/tools/builtin.py`).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from operator import attrgetter
@@ -54,7 +55,7 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
             answer = await store_of(context.request.tenant.id).search(search_query(arguments, default_limit))
         except (ValueError, EmbeddingsDisabled, StoreError) as error:
             raise CallRefused(str(error)) from None
-        for warning in answer.warnings:
+        for warning in (*limit_warnings(arguments), *answer.warnings):
             context.log("warn", f"{SEARCH}: {warning}")
         return [_without_nulls(hit_as_json(hit)) for hit in answer.hits]
 
@@ -88,7 +89,7 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
     """The store's query for these arguments. Raises ValueError, naming the argument, when one is invalid."""
     filters = arguments.filters or Filters()
     limit = arguments.limit if arguments.limit is not None else default_limit
-    if not 1 <= limit <= MAX_HITS or limit != int(limit):  # NaN and infinity fail the first
+    if not math.isfinite(limit) or limit != int(limit):
         raise ValueError(f"limit must be a whole number from 1 to {MAX_HITS}, got {limit:g}")
     since = _agreeing("since", arguments.since, filters.since)
     try:
@@ -98,10 +99,22 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
     return SearchQuery(
         query=arguments.query,
         mode=arguments.mode,
-        limit=int(limit),
+        limit=_within_bounds(limit),
         source=_agreeing("source", arguments.source, filters.source),
         since=since,
     )
+
+
+def limit_warnings(arguments: SearchArguments) -> tuple[str, ...]:
+    """The warnings about a limit outside its bounds. In ctx, 0 finds nothing and there is no upper bound."""
+    limit = arguments.limit
+    if limit is None or 1 <= limit <= MAX_HITS:
+        return ()
+    return (f"limit {limit:g} is not from 1 to {MAX_HITS}: {_within_bounds(limit)} was used",)
+
+
+def _within_bounds(limit: float) -> int:
+    return int(max(1, min(limit, MAX_HITS)))
 
 
 def _agreeing(name: str, plain: str | None, filtered: str | None) -> str | None:

@@ -159,6 +159,7 @@ class InlineAgent(Model):
 class _Globs(Model):
     include_globs: Strings = ("**/*.md", "**/*.txt")
     exclude_globs: Strings = ()
+    glob_style: Literal["gitignore", "ctx"] = "gitignore"
     tenants: Strings | None = None
 
 

@@ -79,6 +79,7 @@ class ServerConfig(Model):
     graceful_timeout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10
     max_connections: Count = 4096
     max_connections_per_address: Count = 1024
+    envelope: Literal["flat", "wrapped"] = "flat"
 
 
 class SandboxConfig(Model):

@@ -13,13 +13,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from engine.config import ctx
 from engine.config.errors import ConfigError, Table, Wrong, as_seen, dotted
 from engine.config.models import Config
 from engine.config.shape import expand_tree, reshape
 from engine.config.wording import explain
 
 # Where to look for a configuration when neither --config nor the environment names one.
-LOOKED_UP = ("engine.toml", "config/ctx.toml", ".ctx/config.toml")
+LOOKED_UP = ("engine.toml", *ctx.WORKSPACE)
 ENVIRONMENT = ("ENGINE_CONFIG", "CTX_CONFIG")
 
 # Written by `engine init`. It is valid as it is, and also with all lines that start with "#" and a key uncommented.
@@ -52,36 +53,59 @@ def _table_order(text: str) -> dict[tuple[str, ...], int]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and where it came from. `path` is None for the built-in defaults; `root` is `config.root`."""
+    """A configuration and where it came from. `path` is None for the built-in defaults; `root` is `config.root`.
+
+    `below` is the user's own file of ctx, of which `path` replaces keys.
+    """
 
     config: Config
     path: Path | None
     root: Path
     warnings: tuple[str, ...] = ()
+    below: Path | None = None
 
 
 def parse_config(
-    text: str, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
+    text: str,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    shown_as: str = "the configuration",
+    of_ctx: bool = False,
+    below: str = "",
 ) -> tuple[Config, tuple[str, ...]]:
     """Parse a configuration in TOML; also returns warnings.
 
-    A relative `root` is resolved against `cwd`; `shown_as` names the text in errors. Raises ConfigError.
+    A relative `root` is resolved against `cwd`; `shown_as` names the text in errors. With `of_ctx` the text is read as
+    a file of ctx's (`engine.config.ctx`); `below` is the text of a file whose keys it replaces. Raises ConfigError.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{shown_as}: not valid TOML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{shown_as}: not valid TOML: nested too deeply") from None
-    config, warnings = check_tables(raw, environ=environ, cwd=cwd, shown_as=shown_as)
-    lines = _table_order(text)
+    raw = _tables(text, shown_as)
+    if below:
+        raw = ctx.merged(_tables(below, f"{shown_as} (the user's own file below it)"), raw)
+    config, warnings = check_tables(raw, environ=environ, cwd=cwd, shown_as=shown_as, of_ctx=of_ctx)
+    first = _table_order(text)
+    lines = {table: len(text) + line for table, line in _table_order(below).items()} | first
     config.agents._lines.update(lines)
     config.tools._lines.update(lines)
     return config, warnings
 
 
+def _tables(text: str, shown_as: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{shown_as}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{shown_as}: not valid TOML: nested too deeply") from None
+
+
 def check_tables(
-    raw: Table, *, environ: Mapping[str, str], cwd: Path, shown_as: str = "the configuration"
+    raw: Table,
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    shown_as: str = "the configuration",
+    of_ctx: bool = False,
 ) -> tuple[Config, tuple[str, ...]]:
     """As `parse_config`, for tables as `tomllib` returns them, which a program may make itself.
 
@@ -89,6 +113,8 @@ def check_tables(
     """
     try:
         shape = reshape(raw)
+        if of_ctx:
+            ctx.adapt(shape)
         tree = expand_tree(shape.tree, (), environ, shape)
         tree.setdefault("db", {})  # its default is a path, which only validation resolves
         root = tree.setdefault("root", ".")
@@ -121,19 +147,49 @@ def find_config(
 
 
 def load_config(explicit: Path | None, *, environ: Mapping[str, str], cwd: Path) -> LoadedConfig:
-    """Find, read and check the configuration. Raises ConfigError."""
+    """Find, read and check the configuration. Raises ConfigError.
+
+    A file of ctx in the workspace replaces keys of the user's own (`~/.config/ctx/config.toml`), as in ctx.
+    """
     path = find_config(explicit, environ, cwd)
+    places = [cwd / place for place in ctx.WORKSPACE]
+    named = explicit is not None or any(map(environ.get, ENVIRONMENT))
+    below: Path | None = None
+    found: list[str] = []
+    if not named and (path is None or path in places):
+        below, found = ctx.global_config(environ)
+        if below is not None and not below.is_file():
+            below = None
+        if path == places[0] and places[1].is_file():
+            found.append(f"{ctx.WORKSPACE[1]} is not read: {ctx.WORKSPACE[0]} comes first")
+    if path is None:
+        path, below = below, None
     if path is None:
         config, warnings = parse_config("", environ=environ, cwd=cwd)
-        return LoadedConfig(config, None, config.root, warnings)
-    shown_as = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+        return LoadedConfig(config, None, config.root, (*found, *warnings))
+    by_ctx = explicit is None and not environ.get(ENVIRONMENT[0]) and bool(environ.get(ENVIRONMENT[1]))
+    config, warnings = parse_config(
+        _text(path, cwd),
+        environ=environ,
+        cwd=cwd,
+        shown_as=_shown(path, cwd),
+        of_ctx=by_ctx or ctx.is_of_ctx(path),
+        below="" if below is None else _text(below, cwd),
+    )
+    return LoadedConfig(config, path, config.root, (*found, *warnings), below)
+
+
+def _shown(path: Path, cwd: Path) -> str:
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+
+
+def _text(path: Path, cwd: Path) -> str:
+    """The text of a configuration file. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark, which is not TOML
+        return path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark, which is not TOML
     except FileNotFoundError:
-        raise ConfigError(f"{shown_as}: no such configuration file") from None
+        raise ConfigError(f"{_shown(path, cwd)}: no such configuration file") from None
     except OSError as error:
-        raise ConfigError(f"{shown_as}: cannot read the configuration file: {error.strerror}") from None
+        raise ConfigError(f"{_shown(path, cwd)}: cannot read the configuration file: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(f"{shown_as}: not valid TOML: not UTF-8 text") from None
-    config, warnings = parse_config(text, environ=environ, cwd=cwd, shown_as=shown_as)
-    return LoadedConfig(config, path, config.root, warnings)
+        raise ConfigError(f"{_shown(path, cwd)}: not valid TOML: not UTF-8 text") from None

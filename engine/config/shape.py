@@ -137,6 +137,10 @@ def _reshape_entry(entry: Any, loc: Loc, model: type[CodeEntry], shape: Shape) -
         own = entry.get("config", {})
         return {**entry, "config": Extra(own) if isinstance(own, dict) else own}
     shape.origin[(*loc, "extra")] = loc
+    for key in extra:
+        # The script's own keys may resemble a key of the engine a little; a mistyped key resembles it closely.
+        if (near := nearest(key, list(ours), cutoff=0.75)) is not None and near not in entry:
+            shape.warnings.append(f"{dotted((*loc, key))}: taken for a key of the script's own; did you mean {near!r}?")
     return {key: value for key, value in entry.items() if key in ours} | {"extra": extra}
 
 

@@ -467,7 +467,7 @@ class Outbound:
         if not vetted:
             raise NotPermitted(
                 f"{target.host} leads to an address that is not public, which only a rule that lists it reaches "
-                "(allow_hosts)"
+                "(allow_hosts with the address itself, beside the name)"
             )
         return tuple(vetted[:MAX_TRIED])
 

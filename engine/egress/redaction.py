@@ -34,8 +34,7 @@ class Redactor:
     As they are; percent-encoded (UTF-8, either case, any characters, also twice, `+` for a space); with the escapes of
     a JSON, Lua or Python literal (also JSON inside JSON, or percent-encoded); in base64 of either alphabet, alone or at
     any place of a longer text (`base64("user:" .. token)`), and that in turn escaped as above; and with `?` for
-    characters that are not ASCII, as in the log of a script when a line is not UTF-8. White space around a value is
-    ignored.
+    characters that are not ASCII. White space around a value is ignored.
 
     Not found: a value cut in two, by two log calls or by the limit of the log; letters in another case; ciphers,
     hexadecimal, hashes.
@@ -109,7 +108,7 @@ def _plain_forms(value: str) -> Iterator[str]:
     if " " in value:
         yield value.replace(" ", "+")
     if not value.isascii():
-        # The log writes `?` for each byte of a line that is not UTF-8 (sandbox/prelude/log.lua).
+        # Programs that know only ASCII write one `?` for each byte.
         blurred = "".join(chr(byte) if byte < 0x80 else "?" for byte in _raw(value))
         if len(blurred.replace("?", "")) >= MIN_DISTINCT_CHARS:
             yield blurred

@@ -328,8 +328,11 @@ def may_connect(rules: Collection[HostRule], address: Address, port: int) -> boo
 
 
 def grant(target: Target) -> str:
-    """The line of configuration that would allow this host."""
-    return f'allow_hosts = ["{_described(target)}"]'
+    """The line of configuration that would allow this host. A name of this machine also needs its address."""
+    described = _described(target)
+    if target.host != "localhost" and not target.host.endswith(".localhost"):
+        return f'allow_hosts = ["{described}"]'
+    return f'allow_hosts = ["{described}", "127.0.0.1{described.removeprefix(target.host)}"]'
 
 
 def _described(target: Target) -> str:

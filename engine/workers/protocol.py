@@ -51,8 +51,8 @@ _LARGEST: dict[bytes, tuple[str | None, int]] = {
     b"\x92\xa5calls": ("output_bytes", _ENVELOPE_BYTES),
     b"\x93\xa3log": ("log_bytes", _ENVELOPE_BYTES),
     b"\x93\xa8progress": (None, 2 * KIB),
-    b"\x92\xa4done": ("output_bytes", _ENVELOPE_BYTES),
-    b"\x94\xa6failed": (None, 128 * KIB),
+    b"\x93\xa4done": ("output_bytes", _ENVELOPE_BYTES),
+    b"\x95\xa6failed": (None, 128 * KIB),
 }
 
 

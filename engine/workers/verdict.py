@@ -34,12 +34,16 @@ class Mark:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The outcome, the value or the failure, and whether it belongs in the security log (and why)."""
+    """The outcome, the value or the failure, and whether it belongs in the security log (and why).
+
+    `replaced` is the worker's claim: how often a broken part of the script's text became U+FFFD.
+    """
 
     outcome: Outcome
     value: Any = None
     failure: Failure | None = None
     security_event: str | None = None
+    replaced: int = 0
 
 
 # Signals by which only corrupted memory ends a process: no script can cause one by legal means.
@@ -57,7 +61,7 @@ def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
     """The verdict on an answer, once it is checked."""
     if isinstance(answer, Done):
         try:
-            return Verdict(Outcome.OK, decode_value(answer.value, limits.values))
+            return Verdict(Outcome.OK, decode_value(answer.value, limits.values), replaced=answer.replaced)
         except ValueRefused as refused:
             return _refused(refused, limits)
     traceback = answer.traceback or None
@@ -66,7 +70,8 @@ def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
     if answer.kind in _OUTPUT_LIMITS:
         use = limit_use(limits, _OUTPUT_LIMITS[answer.kind])
         return Verdict(Outcome.OUTPUT_LIMIT, failure=Failure(answer.message, use))
-    return Verdict(Outcome.SCRIPT_ERROR, failure=Failure(answer.message, None, traceback))
+    failure = Failure(answer.message, None, traceback)
+    return Verdict(Outcome.SCRIPT_ERROR, failure=failure, replaced=answer.replaced)
 
 
 def of_large(answer: Done, limits: BoundLimits) -> Generator[None, None, Verdict]:
@@ -74,7 +79,8 @@ def of_large(answer: Done, limits: BoundLimits) -> Generator[None, None, Verdict
     if len(answer.value) > limits.values.output_bytes:
         return of_answer(answer, limits)
     try:
-        return Verdict(Outcome.OK, (yield from decoding(answer.value, limits.values)))
+        value = yield from decoding(answer.value, limits.values)
+        return Verdict(Outcome.OK, value, replaced=answer.replaced)
     except ValueRefused as refused:
         return _refused(refused, limits)
 

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from pathspec import GitIgnoreSpec
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
+from knowledge.globs import compile_glob
 from knowledge.times import from_timestamp
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
@@ -44,8 +45,9 @@ _MARKDOWN = MarkdownIt("commonmark")
 class FilesystemConnector:
     """Files below `root` whose path, relative to it, matches an include pattern and no exclude pattern.
 
-    Patterns are those of .gitignore; `!` in an exclude negates an earlier one, the defaults included. A source_id is
-    the relative path with `/`. Links are skipped unless `follow_symlinks` is set, and then may lead out of the root.
+    Patterns are those of .gitignore; `!` in an exclude negates an earlier one, the defaults included. With `glob_style`
+    "ctx" they are those of context-harness (`knowledge.globs`), and the default excludes stay. A source_id is the
+    relative path with `/`. Links are skipped unless `follow_symlinks` is set, and then may lead out of the root.
     With `url_prefix` a document's source_url is the prefix and its path; without it, None: a `file://` URL would show
     clients paths of the host.
     """
@@ -59,12 +61,20 @@ class FilesystemConnector:
         follow_symlinks: bool = False,
         max_extract_bytes: int = DEFAULT_MAX_BYTES,
         url_prefix: str | None = None,
+        glob_style: Literal["gitignore", "ctx"] = "gitignore",
     ) -> None:
         """Raises ValueError for an invalid pattern."""
         self._root = Path(root)
         try:
-            self._include = GitIgnoreSpec.from_lines(include_globs, backend=_BACKEND)
-            self._exclude = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude_globs], backend=_BACKEND)
+            if glob_style == "ctx":
+                self._include, excluded = _matcher_of_ctx(include_globs), _matcher_of_ctx(exclude_globs)
+                default = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE, backend=_BACKEND).match_file
+                self._exclude: Callable[[str], bool] = lambda path: default(path) or excluded(path)
+            else:
+                self._include = GitIgnoreSpec.from_lines(include_globs, backend=_BACKEND).match_file
+                self._exclude = GitIgnoreSpec.from_lines(
+                    [*DEFAULT_EXCLUDE, *exclude_globs], backend=_BACKEND
+                ).match_file
         except ValueError as error:
             raise ValueError(f"a glob is not valid: {error}") from None
         self._follow = follow_symlinks
@@ -116,9 +126,9 @@ class FilesystemConnector:
     def _entry(self, path: str, info: os.stat_result, above: tuple[tuple[int, int], ...]) -> Iterator[Found | Skipped]:
         if stat.S_ISDIR(info.st_mode):
             identity = (info.st_dev, info.st_ino)
-            if identity not in above and not self._exclude.match_file(path + "/"):
+            if identity not in above and not self._exclude(path + "/"):
                 yield from self._walk_folder(path + "/", (*above, identity))
-        elif stat.S_ISREG(info.st_mode) and self._include.match_file(path) and not self._exclude.match_file(path):
+        elif stat.S_ISREG(info.st_mode) and self._include(path) and not self._exclude(path):
             yield self._found(path, info)
 
     def _found(self, path: str, info: os.stat_result) -> Found | Skipped:
@@ -180,6 +190,11 @@ class FilesystemConnector:
             return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
         finally:
             os.close(folder)
+
+
+def _matcher_of_ctx(globs: Sequence[str]) -> Callable[[str], bool]:
+    patterns = [compile_glob(glob) for glob in globs]
+    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
 
 
 def markdown_title(text: str) -> str | None:

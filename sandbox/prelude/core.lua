@@ -171,10 +171,9 @@ function shape(t)
     return "list", top
 end
 
--- encode(value, binary) -> bytes | nil, kind, reason. kind is "wrong_shape", "output_limit" or "depth_limit"; the
--- reason names the path in the value. With binary, strings that are not UTF-8 are sent as bytes; without, they are a
--- wrong shape.
-local buffer, used, open, kind, reason, allow_binary
+-- encode(value, mended) -> bytes | nil, kind, reason. kind is "wrong_shape", "output_limit", "depth_limit" or "broken";
+-- the reason names the path in the value. `mended` makes text of a string that is not UTF-8; without it, that is "broken".
+local buffer, used, open, kind, reason, mend
 local function emit(s)
     used = used + #s
     if used > max_output then
@@ -193,8 +192,9 @@ local function put_string(s)
     local n = #s
     if used + n > max_output then return emit(s) end   -- refuse it before scanning it
     if utf8_len(s) == nil then
-        if not allow_binary then return refuse("wrong_shape", "is a string that is not UTF-8") end
-        return emit(pack(">Bs4", 0xc6, s))
+        if not mend then return refuse("broken", "is a string that is not UTF-8") end
+        s = mend(s)
+        n = #s
     end
     if n < 32 then return emit(char(0xa0 | n) .. s) end
     if n < 0x100 then return emit(char(0xd9, n) .. s) end
@@ -259,8 +259,8 @@ function put_value(v, depth)
     if t == "nil" then return emit("\xc0") end
     return refuse("wrong_shape", "is a " .. t)
 end
-function encode(value, binary)
-    buffer, used, open, allow_binary = {}, 0, {}, binary
+function encode(value, mended)
+    buffer, used, open, mend = {}, 0, {}, mended
     local ok = put_value(value, 0)
     local bytes = ok and concat(buffer)
     buffer, open = nil, nil
@@ -282,7 +282,8 @@ local function host_call(name, arguments)
     if not raw_isyieldable() then
         raw_error(name .. NOT_HERE, 3)
     end
-    local bytes, _, why = encode(arguments, true)
+    local bytes, what, why = encode(arguments)
+    if what == "broken" then bytes, what, why = need("mend").arguments(name, arguments, why) end
     if not bytes then raw_error(name .. ": the argument " .. why, 3) end
     if raw_yield(CALL, name, bytes) then
         local reply = inbox
@@ -308,8 +309,13 @@ end
 
 kit.own, kit.shape, kit.host_call, kit.native, kit.decode, kit.encode = own, shape, host_call, native, decode, encode
 
-local function named(first, key, options)
-    if type(first) == "table" then return first end
+local function named(name, first, key, options)
+    if type(first) == "table" then
+        if type(rawget(first, "call_tool")) == "function" then
+            raw_error(name .. ": call it with a dot, " .. name .. "(...), not with a colon", 3)
+        end
+        return first
+    end
     local arguments = {}
     if type(options) == "table" then
         for k, v in next, options do arguments[k] = v end
@@ -342,11 +348,11 @@ local function build_context(config, tools)
         end,
         parallel = stub("parallel", "parallel"),
         search = function(query, options)
-            local found = host_call("context.search", named(query, "query", options))
+            local found = host_call("context.search", named("context.search", query, "query", options))
             return found
         end,
         get = function(id)
-            local document = host_call("context.get", named(id, "id"))
+            local document = host_call("context.get", named("context.get", id, "id"))
             return document
         end,
         sources = function()
@@ -426,10 +432,11 @@ local function main()
         given[count + 1] = context
         answer = f(table_unpack(given, 1, count + 1))
     end
-    local bytes, what, why = encode(answer, false)
+    local bytes, what, why = encode(answer)
     if not bytes then
-        fail(what, (method == "" and root or "the answer of " .. root .. "." .. method .. ": value")
-            .. (find(why, "^[%[.]") and "" or " ") .. why)
+        local where = method == "" and root or "the answer of " .. root .. "." .. method .. ": value"
+        if what == "broken" then bytes, what, why = need("mend").answer(answer, where, why) end
+        if not bytes then fail(what, where .. (find(why, "^[%[.]") and "" or " ") .. why) end
     end
     return bytes
 end
@@ -450,8 +457,10 @@ local function begin(source_, mode_, name_, root_, method_, args_, output_, dept
     hosts[thread] = true
 end
 
+-- How many broken parts of texts became U+FFFD.
+local function replaced() return needed.mend and needed.mend.count or 0 end
 -- step(reply, id) -> "call", name, bytes | "calls", a msgpack list of {id, name, bytes} | "log", level, text
---             | "progress", fraction, text | "done", bytes | "memory" | "failed".
+--             | "progress", fraction, text | "done", bytes, replaced | "memory" | "failed".
 -- reply: whether the host call succeeded (its bytes were put before); id: the number of that call, if numbered.
 local function advance(reply, id)
     if id then need("parallel").answered(id) end
@@ -469,7 +478,7 @@ local function advance(reply, id)
     end
     if rawequal(tag, LOG) then return "log", a, b end
     if rawequal(tag, PROGRESS) then return "progress", a, b end
-    return "done", tag
+    return "done", tag, replaced()
 end
 local waiting             -- the result of a step, delayed until kept log lines are sent
 local function step(reply, id)
@@ -488,12 +497,14 @@ local function step(reply, id)
     waiting = nil
     return what, a, b
 end
--- why() -> kind, message, traceback of the last "failed". Called with a little more memory than the script's bound.
+-- why() -> kind, message, traceback, replaced of the last "failed". Called with a little more memory than the script's
+-- bound.
 local function why()
     if type(last_error) == "table" and rawequal(rawget(last_error, 1), FAILURE) then
-        return last_error[2], sub(last_error[3], 1, 8192), ""        -- it contains a path, which may be long
+        return last_error[2], sub(last_error[3], 1, 8192), "", replaced()        -- it contains a path, which may be long
     end
-    return need("failure").described(last_error, thread)
+    local kind, message, traceback = need("failure").described(last_error, thread)
+    return kind, message, traceback, replaced()
 end
 
 -- Half a MiB of credit, so that no run pays for collecting what was just made. The allocator's limit still holds: at

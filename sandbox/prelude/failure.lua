@@ -1,7 +1,78 @@
 -- The description of a script's error, which may be any value.
 local x = ...
-local type, pcall, sub, traceback, raw_tostring = x.type, x.pcall, x.sub, x.traceback, x.tostring
+local type, pcall, sub, next, concat, sort = x.type, x.pcall, x.sub, x.next, x.concat, x.sort
+local match, find, format, traceback, raw_tostring = x.match, x.find, x.format, x.traceback, x.tostring
 local tostring = x.need("wrapped").tostring
+
+-- The most plain fields to show of a table without __tostring, and the most bytes of each text.
+local MAX_FIELDS, MAX_TEXT = 8, 200
+-- The most bytes of a message, and how many of them are searched for a removed name.
+local MAX_MESSAGE, MAX_HINTED = 8192, 512
+
+-- Names that the sandbox removes, and their replacements.
+local ONE_FILE = "a script is one file, and libraries such as json, regex and time are globals"
+local REMOVED = {
+    require = ONE_FILE, package = ONE_FILE, load = "", loadfile = "", dofile = "",
+    io = "files of the script's folder: fs.read, fs.list", debug = "", warn = "log.warn", python = "",
+}
+local REMOVED_FIELDS = {
+    execute = "os.execute", exit = "os.exit", getenv = "os.getenv", tmpname = "os.tmpname", setlocale = "os.setlocale",
+    rename = "os.rename", remove = "os.remove", dump = "string.dump",
+}
+local INSTEAD = { getenv = "env.get", exit = "error or return" }
+
+local function hint(message)
+    local name = match(message, "nil value %(global '([%w_]+)'%)")
+    local instead = name and REMOVED[name]
+    local field
+    if not name then
+        field = match(message, "attempt to call a nil value %(field '([%w_]+)'%)")
+        name, instead = REMOVED_FIELDS[field], INSTEAD[field] or ""
+    end
+    if not name or not instead then return "" end
+    return (field and " (if this is " .. name .. ", it" or " (" .. name) .. " is removed in the sandbox"
+        .. (instead ~= "" and "; instead: " .. instead or "") .. "; docs/scripting/standard-library.md)"
+end
+
+-- The line that runs in the thread: that of the first frame with one, as frames of the prelude have none.
+local function line(thread)
+    local frames, at = traceback(thread), 1
+    while true do
+        local _, stop, frame = find(frames, "\n\t([^\n]*)", at)
+        if not stop then return "" end
+        local where = match(frame, "^(.-:%d+): in ")
+        if where and not find(where, "^%?:") then return where .. ": " end
+        at = stop + 1
+    end
+end
+
+-- The plain fields of a table, named ones in their order: `code = 5, message = "no"`. Raw: no code of the script runs.
+local function fields(t)
+    local names, shown = {}, {}
+    for key in next, t do
+        if type(key) == "string" and #key <= 64 and #names < 64 then names[#names + 1] = key end
+    end
+    sort(names)
+    for i = 1, #names do
+        local value = x.rawget(t, names[i])
+        local kind = type(value)
+        if kind == "string" then
+            shown[#shown + 1] = names[i] .. " = " .. format("%q", sub(value, 1, MAX_TEXT))
+        elseif kind == "number" or kind == "boolean" then
+            shown[#shown + 1] = names[i] .. " = " .. raw_tostring(value)
+        end
+        if #shown == MAX_FIELDS then break end
+    end
+    return concat(shown, ", ")
+end
+
+local function of_value(e, thread)
+    local ok, text = pcall(tostring, e)
+    if ok and type(text) == "string" and text ~= type(e) then return text end
+    local shown = type(e) == "table" and x.getmetatable(e) == nil and fields(e) or ""
+    if shown ~= "" then return line(thread) .. "(the error is a table: " .. shown .. ")" end
+    return (e == nil and line(thread) or "") .. "(the error is a " .. type(e) .. " value)"
+end
 
 return {
     -- described(error, thread) -> kind, message, traceback. Longer than what is shown: the supervisor cuts both after
@@ -11,11 +82,11 @@ return {
         local message
         if type(e) == "string" or type(e) == "number" then
             message = raw_tostring(e)
+            local more = hint(sub(message, 1, MAX_HINTED))
+            message = sub(message, 1, MAX_MESSAGE - #more) .. more
         else
-            local ok, text = pcall(tostring, e)
-            message = ok and type(text) == "string" and text ~= type(e) and text
-                or "(the error is a " .. type(e) .. " value)"
+            message = of_value(e, thread)
         end
-        return "script_error", sub(message, 1, 8192), sub(traceback(thread), 1, 12288)
+        return "script_error", sub(message, 1, MAX_MESSAGE), sub(traceback(thread), 1, 12288)
     end,
 }

@@ -3,13 +3,24 @@ local x = ...
 local host_call, base64_encode = x.host_call, x.need("base64").encode
 local error, type, next, find = x.error, x.type, x.next, x.find
 
+-- The options that exist. Of some others only the name is sent, so that the host can warn about it.
+local KNOWN, MAX_UNKNOWN = { headers = true, params = true, timeout = true }, 4
+
 local function arguments(name, url, options, body)
+    if type(url) == "table" and url.basic_auth then
+        error(name .. ": call it with a dot, " .. name .. "(...), not with a colon", 3)
+    end
     if options ~= nil and type(options) ~= "table" then
         error(name .. ": the options must be a table, got " .. type(options), 3)
     end
     local given = { url = url, body = body }
-    for key, value in next, options or given do
-        if key == "headers" or key == "params" or key == "timeout" then given[key] = value end
+    local unknown = 0
+    for key, value in next, options or {} do
+        if KNOWN[key] then
+            given[key] = value
+        elseif type(key) == "string" and key ~= "url" and key ~= "body" and unknown < MAX_UNKNOWN then
+            given[key], unknown = true, unknown + 1
+        end
     end
     return given
 end

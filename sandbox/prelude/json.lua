@@ -128,6 +128,9 @@ function read_value(pos, depth)
 end
 
 local function decode(s, options)
+    if type(s) == "table" and rawget(s, "decode") then
+        error("json.decode: call it with a dot, json.decode(...), not with a colon", 2)
+    end
     if type(s) ~= "string" then error("json.decode: a string is expected, got " .. type(s), 2) end
     if not utf8_len(s) then error("json.decode: the text is not UTF-8", 2) end
     text, null_value = s, type(options) == "table" and rawget(options, "null") or nil

@@ -3,23 +3,38 @@
 local x = ...
 local LOG, PROGRESS, kept_lines, method = x.LOG, x.PROGRESS, x.kept_lines, x.method
 local error, math_type, yield, isyieldable = x.error, x.math_type, x.yield, x.isyieldable
-local sub, gsub, utf8_len, concat, table_pack = x.sub, x.gsub, x.utf8_len, x.concat, x.table_pack
-local tostring = x.need("wrapped").tostring
+local sub, utf8_len, concat, table_pack, need = x.sub, x.utf8_len, x.concat, x.table_pack, x.need
+local tostring = need("wrapped").tostring
+local MAX_PROGRESS_BYTES = 512       -- the same as in engine/workers/protocol.py
 local log_left, progress_left = x.log_left, x.progress_left
 
-local function line(level, text)
+-- The text without a last character that is cut.
+local function whole(text)
+    for last = #text, #text - 3, -1 do
+        local shorter = sub(text, 1, last)
+        if utf8_len(shorter) then return shorter end
+    end
+    return text
+end
+local function plain(level, text)           -- the text is UTF-8
     if log_left < 0 then return end
     log_left = log_left - #text - 16       -- 16: charged for a line besides its text
     if log_left < 0 then
         local left = #text + log_left
-        text = sub(text, 1, left > 0 and left or 0) .. " [log truncated: limit reached]"
+        text = whole(sub(text, 1, left > 0 and left or 0)) .. " [log truncated: limit reached]"
     end
-    if not utf8_len(text) then text = gsub(text, "[\x80-\xff]", "?") end
     if isyieldable() then
         yield(LOG, level, text)
     else
         kept_lines[#kept_lines + 1] = { level, text }
     end
+end
+local function line(level, text)
+    if log_left < 0 or utf8_len(text) then return plain(level, text) end
+    local warn
+    text, warn = need("mend").line(sub(text, 1, log_left), "a log line")        -- only as much as fits
+    plain(level, text)
+    warn()
 end
 local function joined(...)
     local parts = table_pack(...)
@@ -28,6 +43,7 @@ local function joined(...)
 end
 
 return {
+    plain = plain,
     print = function(...) line("info", joined(...)) end,
     debug = function(...) line("debug", joined(...)) end,
     info = function(...) line("info", joined(...)) end,
@@ -37,8 +53,10 @@ return {
         if math_type(fraction) == nil or fraction ~= fraction or fraction == 1 / 0 or fraction == -1 / 0 then
             error("context.progress: the fraction must be a finite number", 2)
         end
-        if message ~= nil then message = sub(tostring(message), 1, 512) end
-        if message and not utf8_len(message) then message = gsub(message, "[\x80-\xff]", "?") end
+        if message ~= nil then message = whole(sub(tostring(message), 1, MAX_PROGRESS_BYTES)) end
+        if message and not utf8_len(message) then
+            message = whole(sub(need("mend").text(message), 1, MAX_PROGRESS_BYTES))
+        end
         if progress_left > 0 and isyieldable() then
             progress_left = progress_left - 1
             yield(PROGRESS, fraction + 0.0, message or "")

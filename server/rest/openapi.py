@@ -29,6 +29,7 @@ from server.http.routes import Need, Route
 from server.problems import Answer, body_answer, encode
 from server.rest.operations import (
     AGENT,
+    ENVELOPE,
     JSON,
     OPERATIONS,
     PROBLEM_JSON,
@@ -245,7 +246,7 @@ def _tool(tool: ToolInfo, flat: bool, keyed: bool) -> dict[str, Any]:
         tool.title or f"Call {tool.name}",
         {200: {JSON: {"anyOf": [returns, inside]} if flat else inside}},
         flat_or_wrapped(_own_schema(tool.parameters)),
-        query=(AGENT,),
+        query=(AGENT, ENVELOPE) if flat else (AGENT,),
         codes=OPERATIONS["POST /tools/<name>"].codes,
     )
     return _own(operation, "call_tool", tool.name, tool.description, keyed)

@@ -81,6 +81,9 @@ def wrapped(key: str, inner: Schema) -> Schema:
 
 
 AGENT = Parameter("agent", TEXT, "Limits the tools to those that this agent may use.")
+ENVELOPE = Parameter(
+    "envelope", {"enum": ["flat", "wrapped"]}, 'Whether `search`, `get` and `sources` answer `{"result": ...}`, too.'
+)
 _TENANT = Parameter("tenant", TEXT, "For the operator's key: the tenant that is meant.")
 _SINCE = Parameter("since", TEXT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "The most rows, of the newest.")
@@ -148,11 +151,11 @@ OPERATIONS: Mapping[str, Operation] = {
         lists=True,
     ),
     "GET /tools/sources": Operation(
-        "List the sources of the knowledge base", _json(ANY_OBJECT), query=(AGENT, _TENANT),
+        "List the sources of the knowledge base", _json(ANY_OBJECT), query=(AGENT, ENVELOPE, _TENANT),
         codes=(Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED),
     ),
     "POST /tools/<name>": Operation(
-        "Call a tool", _json(ANY_OBJECT), ANY_OBJECT, query=(AGENT, _TENANT),
+        "Call a tool", _json(ANY_OBJECT), ANY_OBJECT, query=(AGENT, ENVELOPE, _TENANT),
         codes=(Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.METHOD_NOT_ALLOWED, *_SCRIPT),
     ),
     "GET /agents/list": Operation(

@@ -67,7 +67,7 @@ class Routes:
             Route("GET", "/metrics", Need.METRICS, self.show_metrics),
             Route("GET", "/openapi.json", Need.KEY, self.openapi.show),
             Route("GET", "/limits", Need.KEY, self.show_limits),
-            *Calling(self._service).routes(),
+            *Calling(self._service, lambda: self._service.loaded.config.server.envelope).routes(),
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
             *usage.routes(self._service),
@@ -108,10 +108,14 @@ class Routes:
 
 
 class Calling:
-    """The handlers of agents and tools, wherever their calls run."""
+    """The handlers of agents and tools, wherever their calls run.
 
-    def __init__(self, calls: Calls) -> None:
+    `envelope` returns `envelope` of `[server]`, which a new configuration may change.
+    """
+
+    def __init__(self, calls: Calls, envelope: Callable[[], str] = lambda: "flat") -> None:
         self._calls = calls
+        self._envelope = envelope
 
     def routes(self) -> tuple[Route, ...]:
         """The rows of agents and tools."""
@@ -141,9 +145,16 @@ class Calling:
 
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = exchange.params.get("agent")
+        flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
         called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
-        value = called.value if name in FLAT_TOOLS and not wrapped else {"result": called.value}
-        return await _charged(exchange, value, called.run)
+        return await _charged(exchange, called.value if flat else {"result": called.value}, called.run)
+
+    def _always_wrapped(self, exchange: Exchange) -> bool:
+        """Whether the builtin tools answer as all others, for clients of ctx. Raises Problem."""
+        envelope = exchange.params.get("envelope", self._envelope())
+        if envelope not in ("flat", "wrapped"):
+            raise Problem(Code.BAD_REQUEST, f"envelope must be 'flat' or 'wrapped', not {envelope[:64]!r}")
+        return envelope == "wrapped"
 
     async def prompt(self, exchange: Exchange, name: str) -> Answer:
         arguments, wrapped = unwrap(await read_object(exchange))

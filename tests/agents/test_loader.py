@@ -54,13 +54,6 @@ BAD: dict[str, tuple[str | bytes | None, str, Outcome, int | None, str]] = {
         None,
         "arguments[2].name is missing",
     ),
-    "no-utf8": (
-        "agent = {description = '\\xff', resolve = print}",
-        "",
-        Outcome.SCRIPT_ERROR,
-        None,
-        ".description is a string",
-    ),
     "function-in-list": (
         "agent = {tools = {print}, resolve = print}",
         "",
@@ -238,3 +231,11 @@ async def test_kinds_that_this_version_does_not_have_are_failures_that_say_so(pr
         assert (failure.name, "not supported" in failure.message) == ("chat", True)
         async with problem(Code.NOT_FOUND, "agent 'chat' failed to load"):
             await service.resolve("chat", {}, CALL)
+
+
+async def test_a_description_that_is_cut_inside_a_character_is_shown_with_a_mark(
+    project: Project, opened: Open
+) -> None:
+    project.configure(project.script("cut", "agent = {description = ('né'):sub(1, 2), resolve = print}"))
+    async with opened() as service:
+        assert [info.description for info in service.list_agents(DEFAULT_TENANT)] == ["n\N{REPLACEMENT CHARACTER}"]

@@ -250,8 +250,7 @@ async def test_scripts_belong_to_the_default_tenant_or_to_those_that_are_named(p
 BAD_PARAMS = {
     ("search", '{"query": "  "}'): "search: query must not be empty",
     ("search", '{"query": 5}'): "parameter 'query' must be of type 'string', got integer",
-    ("search", '{"query": "x", "limit": 0}'): "parameter 'limit': ",
-    ("search", '{"query": "x", "limit": 101}'): "parameter 'limit': ",
+    ("search", '{"query": "x", "limit": 1.5}'): "parameter 'limit' must be of type 'integer', got number",
     ("search", '{"query": "x", "limit": "5"}'): "parameter 'limit' must be of type 'integer', got string",
     ("search", '{"query": "x", "mode": "magic"}'): "parameter 'mode' must be one of",
     ("search", '{"query": "x", "since": "yesterday"}'): "search: since: 'yesterday' is not a date",
@@ -279,6 +278,16 @@ async def test_builtin_tools_refuse_wrong_parameters_by_name(project: Project, o
             await service.call_tool("search", {"query": "x", "mode": "semantic"}, CALL)
         assert (await service.call_tool("sources", {}, CALL)).value == {"sources": []}
         assert (await service.call_tool("sources", {"unknown": 1}, CALL)).value == {"sources": []}
+
+
+@pytest.mark.parametrize(("given", "used"), [(0, 1), (-5, 1), (101, 100), (500, 100)])
+async def test_a_limit_beyond_its_bounds_is_brought_to_them_with_a_warning(
+    project: Project, opened: Open, given: int, used: int
+) -> None:
+    project.configure()
+    async with opened() as service:
+        answer = (await service.call_tool("search", {"query": "x", "limit": given}, CALL)).value
+    assert answer["warnings"] == [f"limit {given} is not from 1 to 100: {used} was used"]
 
 
 async def test_a_search_by_meaning_without_an_embedder_says_what_it_did_instead(project: Project, opened: Open) -> None:

@@ -324,6 +324,46 @@ def test_doctor_warns_of_a_tool_that_nobody_provides(project, tmp_path):
     assert "! agent dreamer: its tool 'fly' does not exist\n" in ended.out
 
 
+@pytest.mark.parametrize(
+    ("configured", "warning"),
+    [
+        ("[connectors.git.x]\nurl = 'u'", "! git:x: connector type 'git' is configured but not supported"),
+        ("[embedding]\nprovider = 'openai'", "! embedding.provider: no embedder 'openai' is built in"),
+        ("[agents.script.x]\npath = 'agents/greeter.lua'\nallow_host = []", "did you mean 'allow_hosts'?"),
+    ],
+)
+def test_doctor_does_not_say_that_all_is_in_order_where_something_does_not_work(project, tmp_path, configured, warning):
+    with (tmp_path / "engine.toml").open("a") as file:
+        file.write(configured + "\n")
+    ended = project("doctor")
+    assert ended.code == 0
+    assert warning in ended.out
+    assert "Everything is in order." not in ended.out
+    assert ended.out.endswith("The engine works; see the warnings (!) above.\n")
+
+
+def test_a_script_by_its_path_gets_the_grants_and_configuration_of_the_tool_that_is_named(project, tmp_path):
+    (tmp_path / "new.lua").write_text(
+        "return { description = 'd', execute = function(params, context)"
+        " return { context.config.url, env.get('LANG') ~= nil } end }"
+    )
+    with (tmp_path / "engine.toml").open("a") as file:
+        file.write("[tools.script.old]\npath = 'gone.lua'\nurl = 'https://a.example'\nenv = ['LANG']\n")
+    ended = project("tool", "test", "./new.lua", "--source", "old", "--json", LANG="C.UTF-8")
+    assert (ended.code, ended.json["result"]) == (0, ["https://a.example", True])
+    ended = project("tool", "test", "./new.lua", "--json", LANG="C.UTF-8")
+    assert (ended.code, ended.json["result"]) == (0, [None, False])
+    ended = project("tool", "test", "./new.lua", "--source", "odl")
+    assert (ended.code, ended.err) == (2, "error: unknown tool 'odl'; did you mean 'old'?\n")
+
+
+def test_text_that_was_cut_is_a_warning_of_the_run_and_counted(project, tmp_path):
+    (tmp_path / "cut.lua").write_text("return { description = 'd', execute = function() return ('é'):sub(1, 1) end }")
+    ended = project("tool", "test", "./cut.lua", "--json")
+    assert (ended.code, ended.json["result"], ended.json["replaced"]) == (0, "\N{REPLACEMENT CHARACTER}", 1)
+    assert "[warn] the answer of tool.execute: value is not UTF-8: one broken part became U+FFFD" in ended.err
+
+
 def test_doctor_reports_another_embedder(project, tmp_path):
     with (tmp_path / "engine.toml").open("a") as file:
         file.write('[embedding]\nprovider = "openai"\n')

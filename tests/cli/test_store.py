@@ -174,6 +174,12 @@ def test_a_query_that_finds_nothing_is_no_failure(filled, query):
     assert (ended.code, ended.out, ended.err) == (0, "No results.\n", "")
 
 
+def test_a_limit_beyond_its_bounds_is_brought_to_them_with_a_warning(filled):
+    ended = filled("search", "rust", "--limit", "0", "--json")
+    assert (ended.code, len(ended.json["results"])) == (0, 1)
+    assert ended.err == "warning: --limit: 0 is not from 1 to 100: 1 was used\n"
+
+
 def test_hybrid_search_without_an_embedder_is_answered_by_keyword_with_a_warning(filled):
     ended = filled("search", "rust", "--mode", "hybrid")
     assert ended.code == 0
@@ -235,7 +241,7 @@ def test_sources_lists_what_is_configured_and_what_is_stored(filled, tmp_path):
     assert "not supported by this version" in found["git:repo"]["notes"]
     lines = filled("sources").out.splitlines()
     assert lines[0].split() == ["CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"]
-    assert lines[2].split()[:3] == ["git:repo", "OK", "false"]
+    assert lines[2].split()[:3] == ["git:repo", "FAILED", "false"]
 
 
 def test_stats_are_for_people_and_for_programs(filled):

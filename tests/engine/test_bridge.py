@@ -90,7 +90,7 @@ async def test_a_name_that_is_no_host_call_is_told_in_part() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "test.echo: table missing required field 'text'"),
+        ({}, "test.echo: text is nil: it is required"),
         ({"text": 5}, "test.echo: text: expected string, got number"),
         ({"text": "x", "count": "many"}, "test.echo: count: expected number, got string"),
         ({"text": "x", "inner": {"k": [1, "two"]}}, "test.echo: inner[...][1]: expected number, got string"),

@@ -536,7 +536,7 @@ def test_whatever_the_file_holds_it_loads_or_fails_with_one_line(tree: dict[str,
 
 
 def test_the_configuration_is_looked_up_in_the_contracts_order(tmp_path: Path):
-    places = ["engine.toml", "config/ctx.toml", ".ctx/config.toml"]
+    places = ["engine.toml", ".ctx/config.toml", "config/ctx.toml"]
     assert find_config(None, {}, tmp_path) is None
     for place in reversed(places):  # each one found beats those after it
         (tmp_path / place).parent.mkdir(exist_ok=True)

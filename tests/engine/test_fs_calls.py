@@ -123,7 +123,7 @@ async def test_every_refused_path_is_an_error_of_the_call(folder: Path) -> None:
     for path in ("", ".", "./."):
         told = await reader(folder).refusal("fs.read", path=path)
         assert told == "fs.read: path: '.' is the script's own folder, not a file in it"
-    assert "missing required field 'path'" in await reader(folder).refusal("fs.read")
+    assert "path is nil: it is required" in await reader(folder).refusal("fs.read")
     await works(folder)
 
 

@@ -208,7 +208,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_without_telling
         for rules in ([HOST], ["*"]):
             assert await world.get(rules=rules) == (
                 f"http.get: {HOST} leads to an address that is not public, which only a rule that lists it reaches "
-                "(allow_hosts)"
+                "(allow_hosts with the address itself, beside the name)"
             ), address
     assert world.streets.connected == []
     world.names.known[HOST] = [[PUBLIC]]

@@ -353,7 +353,9 @@ async def test_what_a_script_logs_reports_and_fails_with_shows_no_secret() -> No
             f'{{"key":"{MASK}"}}',
             f"Basic dXNlcjp{MASK}Q=",
             f'"{MASK}"',
-            f"not UTF-8: ? {MASK}",
+            f"not UTF-8: \N{REPLACEMENT CHARACTER} {MASK}",
+            "t.lua:7: a log line is not UTF-8: one broken part became U+FFFD (string.sub counts bytes; "
+            "text.sub counts characters)",
         ]
         assert told == [f"with {MASK}"]
         assert f"denied: {MASK}" in result.failure.message

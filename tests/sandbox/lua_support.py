@@ -26,6 +26,7 @@ class Ran:
     value: Any = None
     message: str = ""
     traceback: str = ""
+    replaced: int = 0
     calls: list[tuple[str, Any]] = field(default_factory=list)
     lines: list[tuple[str, str]] = field(default_factory=list)
     progress: list[tuple[float, str]] = field(default_factory=list)
@@ -110,14 +111,14 @@ def run_source(
             case ("progress", fraction, text):
                 ran.progress.append((fraction, text.decode()))
                 step = vm.step()
-            case ("done", value, _):
-                ran.kind, ran.value = "done", msgspec.msgpack.decode(value)
+            case ("done", value, replaced):
+                ran.kind, ran.value, ran.replaced = "done", msgspec.msgpack.decode(value), replaced
                 return ran
             case ("memory", _, _):
                 ran.kind = "memory"
                 return ran
             case _:
-                ran.kind, ran.message, ran.traceback = vm.why()
+                ran.kind, ran.message, ran.traceback, ran.replaced = vm.why()
                 return ran
 
 

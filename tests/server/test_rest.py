@@ -97,6 +97,19 @@ async def test_a_body_in_the_envelope_is_answered_in_the_envelope(
         assert (await client.post(path, json={"arguments": body})).json() == wrapped
 
 
+async def test_clients_that_read_result_of_every_tool_ask_for_it_in_the_query(server: Running) -> None:
+    async with server.client() as client:
+        wrapped = {"result": {"results": []}}
+        assert (await client.post("/tools/search?envelope=wrapped", json={"query": "x"})).json() == wrapped
+        assert (await client.get("/tools/sources?envelope=wrapped")).json() == {"result": {"sources": []}}
+        assert (await client.post("/tools/search?envelope=flat", json={"query": "x"})).json() == {"results": []}
+        assert (await client.post("/tools/echo?envelope=wrapped", json={"a": 1})).json() == {"result": {"a": 1}}
+        error = assert_envelope(
+            await client.post("/tools/search?envelope=round", json={"query": "x"}), 400, "bad_request"
+        )
+        assert error["message"] == "envelope must be 'flat' or 'wrapped', not 'round'"
+
+
 async def test_a_prompt_comes_flat_or_in_the_envelope_as_it_was_asked(server: Running) -> None:
     async with server.client() as client:
         flat = (await client.post("/agents/helper/prompt", json={"service": "payments", "n": [1, None]})).json()

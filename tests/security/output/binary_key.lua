@@ -1,4 +1,4 @@
--- expect: script_error message~"has a key that is a string that is not UTF-8"
+-- expect: ok value={"\ufffd\ufffd": 1} log~"value has a key that is not UTF-8"
 -- Returns a table with a key that is no text.
 agent = {}
 function agent.resolve(args, config, context)

@@ -1,4 +1,4 @@
--- expect: ok value=true logs=2 log~"??" log~"line\nbreak"
+-- expect: ok value=true logs=3 log~"\ufffd\ufffd" log~"line\nbreak"
 -- Writes bytes that are no text, terminal codes and line breaks to the log.
 agent = {}
 function agent.resolve(args, config, context)

@@ -1,4 +1,4 @@
--- expect: script_error message="the answer of agent.resolve: value.data is a string that is not UTF-8"
+-- expect: ok value={"data": "\ufffd\ufffd\u0000"} log~"the answer of agent.resolve: value.data is not UTF-8"
 -- Returns bytes that are no text.
 agent = {}
 function agent.resolve(args, config, context)

@@ -1,4 +1,4 @@
--- expect: script_error message~"not UTF-8"
+-- expect: ok value="\ufffd\ufffd\ufffd"
 -- Returns half of a surrogate pair, which no decoder of the host may choke on.
 agent = {}
 function agent.resolve(args, config, context)

@@ -1,0 +1,62 @@
+"""Patterns of paths mean what they mean in ctx."""
+
+from pathlib import Path
+
+import pytest
+
+from knowledge.connectors import Found
+from knowledge.connectors.filesystem import FilesystemConnector
+from knowledge.globs import compile_glob
+
+# pattern -> paths that it matches, paths that it does not. By the documentation of globset, in its default form.
+MATCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "README.md": (("README.md",), ("docs/README.md", "README.mdx", "aREADME.md")),
+    "*.md": (("a.md", "docs/b.md", ".md"), ("a.txt", "a.md/x")),
+    "**/*.md": (("a.md", "docs/b.md", "x/y/c.md"), ("a.mdx",)),
+    "docs/*.md": (("docs/a.md", "docs/x/a.md"), ("a.md", "other/docs/a.md")),
+    "docs/**": (("docs/a", "docs/x/y"), ("docs", "a/docs/x")),
+    "**/drafts/**": (("drafts/a", "x/drafts/y/z"), ("drafts", "mydrafts/a")),
+    "a/**/b": (("a/b", "a/x/b", "a/x/y/b"), ("ab", "a/xb")),
+    "**": (("a", "a/b"), ()),
+    "a?c": (("abc", "a/c"), ("ac", "abbc")),
+    "[a-c]x": (("ax", "cx"), ("dx", "x")),
+    "[!a-c]x": (("dx",), ("ax",)),
+    "[]a]x": (("]x", "ax"), ("bx",)),
+    "*.{md,txt}": (("a.md", "b/c.txt"), ("a.rst", "a.{md,txt}")),
+    "{a,b{c,d}}": (("a", "bc", "bd"), ("b", "c")),
+    r"\*.md": (("*.md",), ("a.md",)),
+    "a.b": (("a.b",), ("axb",)),
+    "(a|b)+": (("(a|b)+",), ("a", "aa")),
+    "a,b": (("a,b",), ("a",)),
+    "É*": (("École.md",), ("école.md",)),
+}
+
+
+@pytest.mark.parametrize("pattern", MATCHES)
+def test_a_pattern_matches_what_it_matches_in_ctx(pattern: str) -> None:
+    expression = compile_glob(pattern)
+    matched, others = MATCHES[pattern]
+    assert [path for path in matched if not expression.fullmatch(path)] == []
+    assert [path for path in others if expression.fullmatch(path)] == []
+
+
+@pytest.mark.parametrize("pattern", ["[", "a[b", "{a", "a}", "[z-a]", "{a,[}"])
+def test_what_is_no_pattern_is_refused_by_name(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"has a|is not a pattern"):
+        compile_glob(pattern)
+
+
+async def test_a_connector_in_the_style_of_ctx_reads_the_files_of_the_root_alone(tmp_path: Path) -> None:
+    for name in ("README.md", "docs/README.md", "docs/drafts/a.md", "target/b.md", "docs/c.rst"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+
+    async def names(**keys: object) -> list[str]:
+        connector = FilesystemConnector(tmp_path, glob_style="ctx", **keys)  # type: ignore[arg-type]
+        return [found.source_id async for found in connector.scan() if isinstance(found, Found)]
+
+    assert await names(include_globs=["README.md"]) == ["README.md"]
+    assert await names(include_globs=["*.md"], exclude_globs=["**/drafts/**"]) == ["README.md", "docs/README.md"]
+    assert await names(include_globs=["docs/*.rst"]) == ["docs/c.rst"]
+    with pytest.raises(ValueError, match="a glob is not valid"):
+        await names(include_globs=["["])
