@@ -15,7 +15,7 @@ from engine.tenant import Tenant
 WorkFor = Callable[[Tenant], AbstractContextManager[None]]
 
 
-def _for_nobody(tenant: Tenant) -> AbstractContextManager[None]:
+def _unscoped(tenant: Tenant) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -28,7 +28,7 @@ class OfferedTool:
 
     tool: Tool
     parameters: Parameters
-    work_for: WorkFor = _for_nobody
+    work_for: WorkFor = _unscoped
 
     async def call(self, params: Mapping[str, Any], call: Call) -> Called:
         """Check the parameters and execute the tool: the one path for all callers.
@@ -57,7 +57,7 @@ class Registry:
     Those from the configuration and the program take precedence over those that the tenant has published.
     """
 
-    work_for: WorkFor = _for_nobody
+    work_for: WorkFor = _unscoped
     _agents: dict[str, dict[str, Agent]] = field(default_factory=dict)
     _tools: dict[str, dict[str, OfferedTool]] = field(default_factory=dict)
     _published: dict[str, PublishedSet] = field(default_factory=dict)

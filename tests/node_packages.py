@@ -1,6 +1,6 @@
 """Node and the packages of `tests/node`, where `make test` installed them; without them the tests that need them skip.
 
-With ENGINE_NEED_NODE set they fail instead: what runs the tests for everybody must not leave any out.
+With ENGINE_NEED_NODE set they fail instead: CI must not leave any out.
 """
 
 import os

@@ -145,7 +145,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
 
 
-def test_a_key_that_is_said_to_have_no_effect_is_read_by_nobody() -> None:
+def test_a_key_that_is_documented_without_effect_is_never_read() -> None:
     effect: dict[str, set[bool]] = {}
     for name, found in config_sections().items():
         for row in found.rows() if "|---" in found.text and name != "agents.NAME" else ():

@@ -143,7 +143,7 @@ def test_everything_that_a_context_has_is_in_its_table() -> None:
 
 def test_every_name_of_the_door_and_every_limit_is_on_the_page() -> None:
     assert {name for name in engine.__all__ if not re.search(rf"engine\.{name}\b", TEXT)} == set()
-    assert {limit for limit in PYTHON_LIMITS if f"`{limit}`" not in TEXT} == {"timeout_s"}  # it is told as `timeout`
+    assert {limit for limit in PYTHON_LIMITS if f"`{limit}`" not in TEXT} == {"timeout_s"}  # its key is `timeout`
     reserved = section(PAGE, "How code is found").text
     assert set(python._OURS) <= set(quoted(reserved))
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]

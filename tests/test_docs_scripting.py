@@ -511,7 +511,7 @@ SEEN = """
     do return { system = table.concat(seen, " ") } end
 """
 
-# Each is called in the comparison of a sort. None of them gets an argument: where a call is refused is told first.
+# Each is called in the comparison of a sort. None of them gets an argument: the refusal of the place comes first.
 IN_CALLBACKS = """
     local refused = {}
     for name in ("NAMES"):gmatch("%S+") do

@@ -36,7 +36,7 @@ from benchmarks.report.figures import percentile
 from benchmarks.targets.address import Address
 from benchmarks.targets.client import Client, Failed
 
-OPERATOR_KEY = "the-operator-of-a-benchmark-that-nobody-else-reaches"
+OPERATOR_KEY = "the-operator-key-of-a-benchmark-on-loopback"
 STEADY_RATE = 20.0
 OTHERS = 4
 # The quota of hostile tenants (requests a second), and by how much they exceed it.

@@ -57,7 +57,7 @@ def parse_url(text: str) -> Url:
     if parts.username is not None or parts.password is not None:
         raise AddressError("a URL with a user or password is refused; keys belong in a file (--key-file)")
     if port == 0:
-        raise AddressError("port 0 is nobody's port")
+        raise AddressError("port 0 is no port")
     try:
         text.encode("ascii")
     except UnicodeEncodeError:
@@ -75,7 +75,7 @@ def choose(numeric: list[str], host: str, *, allow_remote: bool) -> list[str]:
     if remote and not allow_remote:
         raise AddressError(
             f"{host}{'' if host == remote[0] else f' ({remote[0]})'} is not this machine; a load there needs "
-            "--allow-remote (and the consent of whoever runs it)"
+            "--allow-remote (and the consent of its operator)"
         )
     return list(dict.fromkeys(numeric))
 

@@ -32,7 +32,7 @@ _SENTENCES = (
     "When {s} answers 429, its callers must back off; those that retry at once are the incident.",
     "The replica lags by minutes after an index build, and reads from it are stale until then.",
     "Declare the incident early: a page that turns out to be nothing costs less than an hour of silence.",
-    "The root cause was a timeout longer than the caller's own, so that work went on for nobody.",
+    "The root cause was a timeout longer than the caller's own, so that work went on for requests that had ended.",
     "It was decided to keep the write path of {s} synchronous, as a lost write is worse than a slow one.",
     "Check the certificates of the mail relay; they expire on the last Sunday of the quarter.",
 )

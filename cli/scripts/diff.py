@@ -1,6 +1,6 @@
 """What differs between two texts, as a unified diff. Pure.
 
-Whoever published a version chose both texts, and people read the result before they approve it: the work is bounded,
+The publisher of a version chose both texts, and people read the result before they approve it: the work is bounded,
 and nothing in it is invisible.
 """
 

@@ -123,7 +123,7 @@ class Listeners:
     def __init__(self, bound: int = LISTENERS) -> None:
         self._bound = bound
         self._open: set[_Listener] = set()
-        self._somebody = trio.Event()  # set when a stream of documents was opened
+        self._subscribed = trio.Event()  # set when a stream of documents was opened
 
     def __len__(self) -> int:
         return len(self._open)
@@ -174,7 +174,7 @@ class Listeners:
         try:
             if listener.of_documents:
                 await listener.look(tell=False)
-                self._somebody.set()
+                self._subscribed.set()
             yield listener
         finally:
             self._open.discard(listener)
@@ -189,11 +189,11 @@ class Listeners:
     async def watch(self) -> None:
         """Poll for changed documents while a stream watches them. Runs until cancelled."""
         while True:
-            await self._somebody.wait()
+            await self._subscribed.wait()
             await trio.sleep(LOOK_EVERY_S)
             watching = [listener for listener in self._open if listener.watching]
             if not watching:
-                self._somebody = trio.Event()
+                self._subscribed = trio.Event()
             for listener in watching:
                 try:
                     await listener.look()

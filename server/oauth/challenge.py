@@ -34,7 +34,7 @@ def to_request(oauth: OAuthConfig, scopes: frozenset[str], issuer: str | None = 
 
 
 def lacking(oauth: OAuthConfig, identity: Identity, scopes: frozenset[str]) -> Problem | None:
-    """What the sender of a token without these scopes is told; None if no scope would help."""
+    """The challenge to a token without these scopes; None if no scope would help."""
     scope = to_request(oauth, scopes, identity.issuer)
     if not scope:
         return None

@@ -42,7 +42,7 @@ class Grant:
 
 def read_claims(name: str, issuer: IssuerConfig, audience: tuple[str, ...], claims: Mapping[str, Any]) -> Grant:
     """What the claims of a token of the issuer with this name in the configuration grant. Raises Refused."""
-    if "cnf" in claims:  # RFC 7800: whoever presents it has to prove the possession of a key
+    if "cnf" in claims:  # RFC 7800: its bearer has to prove the possession of a key
         raise Refused(Reason.BOUND)
     heard = claims.get("aud")
     if not any(isinstance(each, str) and each in audience for each in (heard if isinstance(heard, list) else (heard,))):

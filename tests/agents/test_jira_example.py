@@ -126,7 +126,7 @@ async def test_a_ticket_is_created_and_carries_what_the_runbooks_have_on_its_sub
     assert [line.text for line in opened.lines][:1] == ["created\tENG-1234\twith\t3\trelated documents"]
 
 
-async def test_a_ticket_on_what_nobody_wrote_about_is_created_without_related_documents(jira: Start) -> None:
+async def test_a_ticket_on_an_unknown_subject_is_created_without_related_documents(jira: Start) -> None:
     async with jira(lambda asked: CREATED) as opened:
         created = await opened.create(title="Zyzzyva\n  zyzzyva")
         fields = json.loads(opened.api.asked[0].body)["fields"]
@@ -214,7 +214,7 @@ async def test_the_credentials_show_in_no_error_log_line_or_answer_whatever_jira
     nothing_shows(failed.value, opened, logs)
 
 
-async def test_a_redirect_to_another_host_is_an_error_and_nobody_there_hears_of_it(jira: Start) -> None:
+async def test_a_redirect_to_another_host_is_an_error_and_is_not_followed(jira: Start) -> None:
     async with stand_in(lambda asked: CREATED) as elsewhere:
         location = {"location": f"http://{elsewhere.address}/rest/api/2/issue?seen={TOKEN}"}
         for status in (302, 307, 308):

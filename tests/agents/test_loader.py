@@ -110,7 +110,9 @@ async def test_messages_of_failures_hold_no_path_of_the_host(project: Project, o
             assert str(project.folder) not in failure.message
 
 
-async def test_a_script_that_is_no_ordinary_file_is_a_failure_and_blocks_nobody(project: Project, opened: Open) -> None:
+async def test_a_script_that_is_no_ordinary_file_fails_and_blocks_no_other(
+    project: Project, opened: Open
+) -> None:
     os.mkfifo(project.folder / "fifo.lua")
     (project.folder / "folder.lua").mkdir()
     project.configure('[agents.script.fifo]\npath = "fifo.lua"\n[agents.script.folder]\npath = "folder.lua"\n')
@@ -187,7 +189,7 @@ async def test_a_variable_in_a_scripts_own_keys_reaches_its_config(project: Proj
 async def test_nothing_of_a_script_runs_in_the_supervisor(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers are forked from a process of their own: an interpreter that is broken here hurts nobody there."""
+    """Workers are forked from a process of their own: an interpreter that is broken here does no harm there."""
 
     def broken(*args: object, **kwargs: object) -> None:
         raise AssertionError("a Lua state in the supervisor")

@@ -349,7 +349,7 @@ async def test_private_addresses_and_the_environment_need_the_operator(project: 
         assert await names(service) == ["helper"]
 
 
-async def test_limits_and_tools_that_everybody_has_need_no_approval(project: Project, opened: Open) -> None:
+async def test_limits_and_tools_that_all_tenants_have_need_no_approval(project: Project, opened: Open) -> None:
     project.configure("[limits]\ntimeout_s = 30\n[limits.max]\ntimeout_s = 120\n")
     async with opened() as service:
         free = await publish(service, package(grants={"limits": {"timeout_s": 5}, "tools": ["search"]}))
@@ -603,7 +603,7 @@ async def test_a_store_that_is_full_refuses_the_upload_and_nothing_is_half_done(
         assert await system(service) == "two for you"
 
 
-async def test_tenants_that_nobody_asks_for_are_put_away_and_come_back(
+async def test_idle_tenants_are_evicted_and_come_back(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents.publishing.active, "KEPT_TENANTS", 1)

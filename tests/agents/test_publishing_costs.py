@@ -261,7 +261,7 @@ async def test_a_head_that_comes_later_is_counted_before_it_is_kept(project: Pro
             await publish(service, body, "second", tenant=tenant)
 
 
-async def test_large_tenants_with_a_request_under_way_evict_nobody(
+async def test_large_tenants_with_a_request_under_way_evict_no_other(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents.publishing.active, "KEPT_BYTES", 10_000)
@@ -371,7 +371,7 @@ async def kill_while_it_describes(service: Service, times: int, hit: Callable[[L
             if worker.serial not in seen:
                 seen.add(worker.serial)
                 hit(worker)
-        await trio.sleep(0.005)  # polled: a worker tells nobody that it began
+        await trio.sleep(0.005)  # polled: a worker sends no message when it begins
 
 
 @pytest.mark.parametrize("fault", ["SIGKILL", "SIGSEGV"])

@@ -256,7 +256,7 @@ def lua(project: Project, section: str, name: str, source: str, keys: str = "") 
     return f'[{section}.script.{name}]\npath = "{name}.lua"\n{keys}\n'
 
 
-async def test_an_agent_calls_the_tools_of_its_list_and_no_other_on_the_path_that_everybody_takes(
+async def test_an_agent_calls_the_tools_of_its_list_and_no_other_by_the_common_path(
     project: Project, authored: Authored, opened: Open
 ) -> None:
     body = """

@@ -1,4 +1,4 @@
-"""Who sees what: a tenant's own first, then everybody's; the first of one name wins; nothing of another tenant."""
+"""Who sees what: a tenant's own first, then the shared ones; the first of one name wins; nothing of another tenant."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def test_of_two_with_one_name_the_first_wins(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["agent", "tool"])
-def test_what_everybody_has_gives_way_to_a_tenants_own(kind: str) -> None:
+def test_what_is_shared_gives_way_to_a_tenants_own(kind: str) -> None:
     registry = Registry()
     general, own = (agent("x", 1), agent("x", 2)) if kind == "agent" else (tool("x", 1), tool("x", 2))
     getattr(registry, f"add_{kind}")(general, ("*",))

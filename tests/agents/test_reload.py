@@ -1,4 +1,4 @@
-"""Hot reload: what changes on disk is swapped in, what breaks stays as it was, and whoever listens is told."""
+"""Hot reload: what changes on disk is swapped in, what breaks stays as it was, and listeners are notified."""
 
 import os
 from collections.abc import AsyncIterator

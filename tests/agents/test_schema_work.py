@@ -249,7 +249,7 @@ def test_other_tasks_run_between_the_pieces_of_a_large_validation_and_never_duri
 
 
 def test_large_values_against_honest_schemas_pass() -> None:
-    """Places are told apart before a value is refused: a pattern for names does not make a long text beside it too
+    """Places are distinguished before a value is refused: a pattern for names does not make a long text beside it too
     much, nor fifty fields a long list."""
     fields: dict[str, Any] = {f"field{i}": {"type": "string", "maxLength": 100} for i in range(50)}
     schema = parameters_schema(

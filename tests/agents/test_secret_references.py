@@ -1,4 +1,4 @@
-"""A tenant's secrets in its scripts, with everything real but the host: who may use them, and that nobody sees them."""
+"""A tenant's secrets in its scripts, with everything real but the host: which may use them, and that none sees them."""
 
 import base64
 import json

@@ -261,9 +261,7 @@ async def test_the_tools_host_calls_are_taken_from_the_callers_budget(project: P
         assert (resolved.run.usage.host_call_count, resolved.run.usage.nested_host_calls) == (3, 15)
 
 
-async def test_log_lines_and_calls_of_a_tool_are_told_to_whoever_watches_the_caller(
-    project: Project, opened: Open
-) -> None:
+async def test_log_lines_and_calls_of_a_tool_reach_the_hearers_of_the_caller(project: Project, opened: Open) -> None:
     noisy = (
         "tool = {description = 'n', parameters = {}} function tool.execute(params, context)"
         " log.info('from the tool') context.search('x') return 1 end"

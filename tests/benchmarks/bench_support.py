@@ -97,7 +97,7 @@ def result_for(account: Recorder, **changed: Any) -> dict[str, Any]:
 
 
 def clock() -> MockClock:
-    """Time that passes only when everybody waits: every load is exact, and over at once."""
+    """Time that passes only when all tasks wait: every load is exact, and over at once."""
     return MockClock(autojump_threshold=0)
 
 

@@ -1,4 +1,4 @@
-"""Counting: histograms that keep what they are told, accounts that add up, and when figures are not to be believed."""
+"""Counting: histograms that keep what is recorded, accounts that add up, and when figures are not valid."""
 
 import json
 

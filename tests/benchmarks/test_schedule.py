@@ -1,4 +1,4 @@
-"""When requests leave and which: exact, and the same whoever makes which part."""
+"""When requests leave and which: exact, and the same for every split among processes."""
 
 from collections import Counter
 from fractions import Fraction
@@ -102,7 +102,7 @@ def test_tenants_follow_zipfs_law_and_a_request_may_name_its_own() -> None:
     assert {fixed.next().tenant for _ in range(20)} == {"quiet"}
 
 
-def test_numbers_are_nobody_elses_and_requests_are_the_same_for_the_same_seed() -> None:
+def test_numbers_are_unique_and_requests_are_the_same_for_the_same_seed() -> None:
     sources = [chooser(Load(), ASK, share=Share(index, 3)) for index in range(3)]
     parts = [[source.next().number for _ in range(5)] for source in sources]
     assert sorted(number for part in parts for number in part) == list(range(15))

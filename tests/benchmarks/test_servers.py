@@ -96,7 +96,7 @@ async def test_a_connection_that_breaks_is_told_from_one_that_ends() -> None:
             assert (await ask(server)).outcome == "closed"
 
 
-async def test_nobody_listening_is_refused() -> None:
+async def test_an_address_without_a_listener_is_refused() -> None:
     async with serving() as server:
         address = server.address
     target = HttpTarget(address)
@@ -202,7 +202,7 @@ async def test_a_stall_shows_in_the_open_model_and_not_in_the_closed_one() -> No
         opened = await measured(server, Load(rate=100, duration_s=0.8, warm_up_s=0))
     async with serving(stalled_once()) as server:
         closed = await measured(server, Load(rate=None, concurrency=1, duration_s=0.8, warm_up_s=0))
-    # 30 of 80 were meant to leave in the stall: whoever came later than its first tenth waited for most of it.
+    # 30 of 80 were meant to leave in the stall: those after its first tenth waited for most of it.
     waited = {percent: value / 1e3 for percent, value in opened.latencies.percentiles_ms([75.0, 99.0]).items()}
     assert opened.measured == 80
     assert waited[99.0] > 0.9 * stall_s
@@ -248,7 +248,7 @@ async def test_several_processes_make_one_load_together() -> None:
     assert made.account.outcomes == {"ok": made.account.measured}
     assert len(made.cpu_shares) == 3
     assert not made.interrupted
-    # Every request has a number of its own, whoever sent it.
+    # Every request has a number of its own, with any sender.
     assert sorted(int(json.loads(each.body)["n"]) for each in server.seen) == list(range(101))
 
 

@@ -35,10 +35,10 @@ def test_a_verdict_follows_from_the_figure_and_both_bounds(
 
 
 def test_a_row_without_a_figure_says_why_below_the_table() -> None:
-    found = [Found(aim=Aim(what="rate", beside="somebody"), why="somebody is not installed: make peers")]
+    found = [Found(aim=Aim(what="rate", beside="a peer"), why="a peer is not installed: make peers")]
     text = shown(found)
     assert "not measured" in text
-    assert "rate, beside somebody: somebody is not installed: make peers" in text
+    assert "rate, beside a peer: a peer is not installed: make peers" in text
     assert counted(found) == "1 not measured"
 
 

@@ -22,7 +22,7 @@ def unshared(*words: str) -> "subprocess.CompletedProcess[str]":
         ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False, text=True
     )
     if permitted.returncode:
-        pytest.skip(f"this machine lets nobody mount here: {permitted.stderr.strip()}")
+        pytest.skip(f"mounting is not permitted here: {permitted.stderr.strip()}")
     return subprocess.run(
         ["unshare", "-m", "--", *words], env=inherited() | {"PYTHONPATH": PATH}, capture_output=True,
         text=True, check=False, timeout=400,

@@ -1,4 +1,4 @@
-"""A control store that was lost or emptied while tenants' files are there: it is told, and a restored one is right."""
+"""A control store that was lost or emptied while files of tenants are there is reported; a restored one is right."""
 
 import shutil
 from pathlib import Path

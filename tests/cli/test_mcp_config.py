@@ -24,7 +24,7 @@ every_client = pytest.mark.parametrize("client", get_args(ClientName))
 def entry(client: str, snippet: str) -> dict[str, Any]:
     """What a client makes of its snippet: `url` and `headers`, or `command` and `args`. Other text is an error."""
     if client in ("claude-code", "inspector"):
-        # A shell expands the key, as it does for whoever pastes the line.
+        # A shell expands the key, as it does when the line is pasted.
         environ = {**os.environ, "ENGINE_KEY": KEY, "MINE": KEY}
         words = subprocess.run(
             ["sh", "-c", f"set -- {snippet}\nprintf '%s\\0' \"$@\""], env=environ, capture_output=True, check=True

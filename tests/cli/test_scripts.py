@@ -39,7 +39,7 @@ limits = {cpu_s = 0.2}
 GREETER = """
 agent = {
     name = "greeter",
-    description = "Greets somebody who may deploy",
+    description = "Greets a user who may deploy",
     tools = { "search", "get" },
     arguments = { { name = "who", description = "Whom to greet", required = true } },
 }
@@ -106,7 +106,7 @@ def test_agent_list_as_json_is_the_rest_body(project):
     agents = {agent["name"]: agent for agent in project("agent", "list", "--json").json["agents"]}
     assert agents["greeter"] == {
         "name": "greeter",
-        "description": "Greets somebody who may deploy",
+        "description": "Greets a user who may deploy",
         "tools": ["search", "get"],
         "source": "lua",
         "arguments": [{"name": "who", "description": "Whom to greet", "required": True, "enum": None}],
@@ -316,7 +316,7 @@ def test_doctor_tells_of_an_unset_variable_by_key_and_name(project, tmp_path):
     assert "NO_SUCH_TOKEN" in script["message"]
 
 
-def test_doctor_warns_of_a_tool_that_nobody_provides(project, tmp_path):
+def test_doctor_warns_of_a_tool_that_does_not_exist(project, tmp_path):
     with (tmp_path / "engine.toml").open("a") as file:
         file.write('[agents.dreamer]\ndescription = ""\ntools = ["fly"]\nsystem_prompt = "p"\n')
     ended = project("doctor")

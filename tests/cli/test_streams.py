@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or read by nobody: a line at the most, the right exit code, no traceback."""
+"""Standard streams that are closed, full, or unread: a line at the most, the right exit code, no traceback."""
 
 import json
 import os

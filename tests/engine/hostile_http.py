@@ -22,7 +22,7 @@ from engine.bridge.http import GRANTS, open_http
 from engine.run import Authority, RunRequest, Script
 from engine.tenant import DEFAULT_TENANT, Tenant, bind_limits
 
-# What a name may lead to: public, and nobody's but the test's.
+# What a name may lead to: public, and used by the test alone.
 PUBLIC, PUBLIC_TOO, PUBLIC_6 = "93.184.216.34", "93.184.216.35", "2606:2800:220:1::1"
 HOST = "api.example.com"
 
@@ -84,7 +84,7 @@ class Peer:
         self._moved = trio.Event()
 
     async def flood(self, stream: trio.abc.Stream, piece: bytes) -> None:
-        """Send this again and again until nobody listens any more."""
+        """Send this again and again until the peer closes."""
         try:
             while True:
                 await stream.send_all(piece)
@@ -190,10 +190,10 @@ class Streets(httpcore2.AsyncNetworkBackend):
         self.connected.append((host, port))
         there = self.at.get((host, port))
         if there is None:
-            raise httpcore2.ConnectError("nobody is there")
+            raise httpcore2.ConnectError("no host there")
         if not isinstance(there, int):
             await there()
-            raise httpcore2.ConnectError("nobody answers")
+            raise httpcore2.ConnectError("no answer")
         return await httpcore2.TrioBackend().connect_tcp("127.0.0.1", there)
 
 

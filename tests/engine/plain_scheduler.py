@@ -25,7 +25,7 @@ class _Flow:
 
 
 class PlainScheduler:
-    """Admits, queues and picks. Whoever calls it starts what `next_start` returns and reports back with `finish`.
+    """Admits, queues and picks. Its caller starts what `next_start` returns and reports back with `finish`.
 
     `slots` runs use the CPU at once; `places` may have begun and not ended, suspended ones included. `total_queue`
     bounds all queues together.
@@ -111,7 +111,7 @@ class PlainScheduler:
         return None
 
     def next_start(self, now: float) -> Ticket | None:
-        """The run to start or resume now, or None when no slot is free or nobody can use one.
+        """The run to start or resume now, or None when no slot is free or no run can use one.
 
         Ties: who has waited longest. A run to resume has a `started_at`; it holds its slot again.
         """
@@ -262,7 +262,7 @@ class PlainScheduler:
         # An idle tenant's debt expires once the present has passed it; until then it is kept, or idling for a moment
         # would wipe it out.
         if not any(flow.active for flow in self._flows.values()):
-            self._flows.clear()  # nobody is left to be fair to
+            self._flows.clear()  # no tenant waits, so there is no fairness to keep
             self._present = 0.0
             return
         self._note_present()

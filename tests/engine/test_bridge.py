@@ -132,7 +132,7 @@ async def test_a_refusal_of_the_handler_is_told_with_the_name_of_the_call() -> N
 
 
 @pytest.mark.parametrize("text", ["bug", "no text", "no data"])
-async def test_a_bug_of_ours_is_logged_for_us_and_told_to_nobody(text: str) -> None:
+async def test_a_bug_of_the_engine_is_logged_for_the_operator_and_hidden_from_scripts(text: str) -> None:
     with capture_logs() as logged:
         told = await refusal("test.echo", {"text": text})
     assert told == "test.echo: internal error of the engine; see its log"

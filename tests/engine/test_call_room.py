@@ -200,7 +200,7 @@ async def test_no_arguments_of_any_call_keep_the_loop(families: World, shape: st
             for arguments in ({**sound, field: value}, {**sound, field: {"k": value}}):
                 packed = encode(arguments)
                 cost_s = await _cost_s(families.bridge, name, packed)
-                if cost_s > loop_s():  # somebody else's work, or its own
+                if cost_s > loop_s():  # another task's work, or its own
                     cost_s = min(cost_s, await _cost_s(families.bridge, name, packed))
                 # The peer reads and writes in the same thread, and the machine may be used by others.
                 assert cost_s < 3 * loop_s(), (name, field, cost_s)
@@ -214,7 +214,7 @@ async def _cost_s(bridge: Bridge, name: str, packed: bytes) -> float:
         reply = await bridge.call(run, name, packed)
     cost_s = time.thread_time() - began_s
     assert reply.ok or len(reply.value) < 8192
-    if cost_s > 0.02 and not name.startswith("http."):  # it is the run's, and not nobody's
+    if cost_s > 0.02 and not name.startswith("http."):  # it is charged to the run
         assert sum(usage.cpu_s for usage in charged) > cost_s / 2, (name, reply.value[:100])
     assert run.room is not None
     run.room.close()

@@ -303,14 +303,14 @@ async def test_a_bad_key_is_looked_up_once_whatever_is_wrong_with_it(
         assert len(looked) == before + 1, key
 
 
-async def test_the_operators_key_is_good_for_everything_and_is_nobodys_row(control: ControlStore) -> None:
+async def test_the_operators_key_is_good_for_everything_and_has_no_row(control: ControlStore) -> None:
     identity = await control.keys.authenticate("the-operator")
     assert identity is not None
     assert (identity.operator, identity.key_id, identity.tenant.id) == (True, None, "default")
     assert identity.tenant.quotas == {}
 
 
-async def test_without_an_operators_key_nobody_is_the_operator(opened: Opened) -> None:
+async def test_without_an_operators_key_there_is_no_operator(opened: Opened) -> None:
     async with opened(operator_key=None) as control:
         assert await control.keys.authenticate("the-operator") is None
         assert await control.keys.authenticate("None") is None
@@ -329,7 +329,7 @@ async def test_a_flood_of_unknown_keys_is_not_remembered_for_ever_and_drives_out
     assert await control.keys.authenticate(key) is identity
 
 
-async def test_a_look_for_changes_in_the_event_loop_sleeps_for_nobody(opened: Opened) -> None:
+async def test_a_look_for_changes_in_the_event_loop_sleeps_unscoped(opened: Opened) -> None:
     async with opened() as control:
         await control.tenants.create("acme", actor="cli")
         look = control._database._watch
@@ -566,7 +566,7 @@ async def test_a_tenant_whose_scripts_are_denied_a_lot_fills_its_share_of_the_au
 # ---- the file ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_nobody_wrote_to_is_no_file_and_knows_the_default_tenant(
+async def test_a_store_before_its_first_write_is_no_file_and_knows_the_default_tenant(
     opened: Opened, tmp_path: Path
 ) -> None:
     async with opened(create=False) as control:

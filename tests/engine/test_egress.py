@@ -354,7 +354,7 @@ PUBLIC = (
 )  # fmt: skip
 
 
-def test_an_address_that_is_not_for_everybody_is_not_public() -> None:
+def test_an_address_of_a_special_range_is_not_public() -> None:
     assert [text for text in NOT_PUBLIC if is_public(ip_address(text))] == []
     assert [text for text in PUBLIC if not is_public(ip_address(text))] == []
 

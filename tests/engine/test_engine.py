@@ -86,7 +86,7 @@ async def test_no_state_flows_from_one_run_to_the_next(engine: Engine) -> None:
     assert result.value == [True, True, True]
 
 
-async def test_what_a_run_leaves_pending_holds_up_nobody(engine: Engine) -> None:
+async def test_what_a_run_leaves_pending_delays_no_other(engine: Engine) -> None:
     """Suspended coroutines with variables to close, and tables with finalizers that never were armed."""
     body = """
         local forever = function() while true do end end

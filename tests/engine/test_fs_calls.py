@@ -28,7 +28,7 @@ from engine.run import Authority
 from engine.tenant import Tenant
 from sandbox.wire.outcome import Outcome
 
-OUTSIDE = b"outside: nobody may read this"
+OUTSIDE = b"outside: no script may read this"
 
 
 @pytest.fixture
@@ -573,7 +573,7 @@ async def test_a_glob_that_would_back_track_without_end_is_matched(folder: Path)
 
 
 @pytest.mark.parametrize("function", ["open", "read", "stat", "scandir"])
-async def test_a_fault_of_the_host_is_logged_for_us_and_told_to_nobody(
+async def test_a_fault_of_the_host_is_logged_for_the_operator_and_hidden_from_clients(
     folder: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     def fail(*arguments: Any, **how: Any) -> None:

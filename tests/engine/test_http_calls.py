@@ -1,4 +1,4 @@
-"""`http.get` and its kin before a hostile peer: who may be asked, what is read, what is told, and that it goes on."""
+"""`http.get` and its kin before a hostile peer: permitted hosts, what is read, what errors say; the engine goes on."""
 
 import datetime
 import ipaddress
@@ -520,7 +520,7 @@ class Certifier:
         self.certificate = self._issue(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None))
 
     def trusted(self) -> ssl.SSLContext:
-        """What trusts this authority and nobody else."""
+        """A context that trusts this authority alone."""
         pem = self.certificate.public_bytes(serialization.Encoding.PEM).decode()
         return ssl.create_default_context(cadata=pem)
 
@@ -764,7 +764,7 @@ async def test_a_body_that_is_not_what_its_coding_says_is_an_error(world: World)
         await world.works()
 
 
-async def test_a_coding_that_nobody_asked_for_is_handed_on_as_it_is(world: World) -> None:
+async def test_a_coding_that_was_not_requested_is_handed_on_as_it_is(world: World) -> None:
     twice = gzipped([gzipped([b"x" * 1000])])
     for coding in ("br", "zstd", "gzip, gzip", "identity"):
         world.peer.routes["/"] = answer(twice, 200, f"Content-Encoding: {coding}")
@@ -998,9 +998,7 @@ async def test_what_a_server_sends_beyond_its_answer_is_not_taken_for_the_next_o
     assert [seen.connection for seen in world.peer.seen] == [1, 2]
 
 
-async def test_connections_that_nobody_uses_are_closed_after_a_while(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_connections_are_closed_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "KEPT_S", 0.05)
     for tenant in ("acme", "globex"):
         await world.get("/x", tenant=Tenant(tenant))

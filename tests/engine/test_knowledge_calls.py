@@ -75,7 +75,7 @@ async def test_every_spelling_of_a_search_is_the_query_that_is_meant(engine: Eng
 
 
 @pytest.mark.parametrize("query", ["''", "'   '", "'\\n\\t'"])
-async def test_a_blank_query_is_an_empty_list_and_asks_nobody(engine: Engine, store: FakeStore, query: str) -> None:
+async def test_a_blank_query_is_an_empty_list_without_a_search(engine: Engine, store: FakeStore, query: str) -> None:
     assert await outcome_of(engine, f"context.search({query})") == [True, []]
     assert store.queries == []
 

@@ -1,4 +1,4 @@
-"""Quotas: buckets and windows hold exactly what they say, whoever asks how often; and what a refusal tells."""
+"""Quotas: buckets and windows hold exactly what they say at any rate of requests; and what a refusal says."""
 
 import math
 

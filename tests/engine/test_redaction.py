@@ -207,7 +207,7 @@ def unescape(text: str) -> str:
 
 
 def shows(text: str, secret: str) -> bool:
-    """Whether somebody who decodes the text finds the secret in it."""
+    """Whether decoding the text shows the secret."""
     readings = {text}
     for decode in (unquote, unquote_plus, unescape):
         readings |= {decode(reading) for reading in readings}
@@ -386,7 +386,7 @@ def test_what_is_redacted_at_once_takes_no_time_worth_a_thread(costly: str) -> N
 
 @pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 @pytest.mark.parametrize("costly", COSTLY)
-async def test_a_log_full_of_escapes_keeps_nobody_and_is_paid_for(costly: str) -> None:
+async def test_a_log_full_of_escapes_delays_no_other_run_and_is_charged(costly: str) -> None:
     """The longest piece of CPU time that the thread of the event loop spends between two turns of another task."""
     longest_s = 0.0
 

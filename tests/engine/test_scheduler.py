@@ -1,4 +1,4 @@
-"""Admission and the fair pick: bounded, work-conserving, deterministic, fair by weight, and nobody starves."""
+"""Admission and the fair pick: bounded, work-conserving, deterministic, fair by weight, without starvation."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Admission(RuleBasedStateMachine):
         if len(self.running) == self.SLOTS or not someone_can:
             assert ticket is None
             return
-        assert ticket is not None, "a slot is free and somebody can use it"
+        assert ticket is not None, "a slot is free and a run can use it"
         if ticket in self.ready:
             self.ready.remove(ticket)
         else:
@@ -202,7 +202,7 @@ def test_a_tenant_with_one_short_run_overtakes_a_thousand_of_another() -> None:
     assert scheduler.next_start(1) is modest
 
 
-def test_nobody_starves_however_many_newcomers_come() -> None:
+def test_no_tenant_starves_however_many_newcomers_come() -> None:
     scheduler = Scheduler(1)
     patient = offer(scheduler, "patient")
     offer(scheduler, "new-0")
@@ -377,7 +377,7 @@ class Machine:
         while scheduler.preempt(self.now) is not None:
             assert scheduler.next_start(self.now) is not None
         waiting = [ticket for ticket in self.jobs if ticket not in scheduler.on_slots]
-        assert len(scheduler.on_slots) == scheduler.slots or not waiting, "a slot is idle and somebody waits"
+        assert len(scheduler.on_slots) == scheduler.slots or not waiting, "a slot is idle and a run waits"
         self.now += self.STEP
         for ticket in scheduler.on_slots:
             job = self.jobs[ticket]

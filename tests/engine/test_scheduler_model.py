@@ -168,7 +168,7 @@ def test_an_item_that_changes_its_key_for_ever_takes_no_more_memory() -> None:
     order.put("first", (0.0, 0.0, 0))
     for number in range(1, 10_000):
         order.put("restless", (float(number), 0.0, 1))
-        order.drop(f"nobody {number}")
+        order.drop(f"absent {number}")
     assert len(order._heap) < 100
 
 

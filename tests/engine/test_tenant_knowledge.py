@@ -254,7 +254,7 @@ async def test_a_hundred_askers_at_once_of_many_tenants_all_get_their_own(
         assert all(held.users == 0 for held in stores._stores.values())
 
 
-async def test_a_store_that_nobody_asks_is_closed_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_store_is_closed_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores_module, "IDLE_S", 0.02)
     await fill(store_path(path, "acme"), document("a", "words"))
     async with opened(path) as stores:
@@ -304,7 +304,7 @@ async def test_a_store_at_its_bound_takes_no_more_documents_and_keeps_what_it_ha
 # ---- from a script ----------------------------------------------------------------------------------------------
 
 
-async def test_a_script_searches_the_documents_of_whoever_it_runs_for(path: Path) -> None:
+async def test_a_script_searches_the_documents_of_its_tenant(path: Path) -> None:
     await fill(path, document("house", "words"))
     await fill(store_path(path, "acme"), document("theirs", "words"))
     body = "local hits = context.search('words') return {hits[1] and hits[1].source_id or '', #context.sources()}"

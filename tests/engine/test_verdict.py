@@ -170,7 +170,7 @@ def test_only_a_clean_end_lets_a_worker_live() -> None:
     assert [outcome for outcome in Outcome if outcome.spec.worker_survives] == [Outcome.OK]
 
 
-def test_every_outcome_has_a_sentence_and_only_a_good_one_is_nobodys_fault() -> None:
+def test_every_outcome_has_a_sentence_and_only_a_good_one_has_no_fault() -> None:
     assert list(OUTCOMES) == list(Outcome)
     assert all(spec.sentence.endswith(".") for spec in OUTCOMES.values())
     assert [outcome for outcome in Outcome if outcome.spec.fault is None] == [Outcome.OK]

@@ -203,7 +203,7 @@ async def test_a_run_that_is_cancelled_takes_its_worker_along_before_it_comes_ou
 
 
 async def test_deadline_is_not_a_crash() -> None:
-    """The mark is there before the signal: whoever sees the end of the worker finds the reason."""
+    """The mark is there before the signal: a reader that sees the end of the worker finds the reason."""
     async with worker_that(f"say({frames(READY)!r}); hear(); sleep()") as worker:
         verdict, _ = await run(worker)
         assert verdict.outcome is Outcome.TIMEOUT

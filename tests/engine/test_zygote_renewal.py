@@ -88,7 +88,7 @@ async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monk
     monkeypatch.setattr(engine.engine, "pool_settings", lambda config: replace(settings(config), forks_per_zygote=3))
     async with open_engine(small_config("workers = 4\nreserve = 2")) as opened:
         pool = opened._pool
-        while len(pool._pristine) < 2:  # noqa: ASYNC110 (nobody tells)
+        while len(pool._pristine) < 2:  # noqa: ASYNC110 (there is no event)
             await trio.sleep(0.001)
         # A lease finds the reserve empty, forks for itself, and the reserve is full again before it renews the zygote.
         pristine, pool._pristine[:] = pool._pristine[:], []
@@ -107,7 +107,7 @@ async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monk
             pool._zygote.forks = 3
             forking.release()
         with trio.fail_after(20):
-            while len(pool._pristine) < 2:  # noqa: ASYNC110 (nobody tells)
+            while len(pool._pristine) < 2:  # noqa: ASYNC110 (there is no event)
                 await trio.sleep(0.001)
         pool.give_back(leases[0], clean=False)
 
@@ -117,7 +117,7 @@ def launchers() -> list[psutil.Process]:
     return psutil.Process().children()
 
 
-async def test_a_worker_that_nobody_waits_for_any_more_is_let_go_also_when_the_zygote_is_lost_with_it() -> None:
+async def test_a_worker_without_a_waiting_run_is_released_also_when_the_zygote_is_lost_with_it() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sleeper = await trio.lowlevel.open_process(["sleep", "60"])
     try:

@@ -63,7 +63,7 @@ def test_what_is_kept_is_what_a_plain_list_keeps(steps: list[tuple[Any, ...]]) -
 def test_an_answer_that_was_read_at_an_older_version_is_not_taken_for_one_of_a_newer() -> None:
     answers = Answers(BOUND)
     answers.get(1, "a")
-    answers.get(2, "b")  # somebody else noticed a change while the answer of the first was read
+    answers.get(2, "b")  # another reader noticed a change while the answer of the first was read
     for _ in range(2):
         answers.keep(1, "a", "old", len)
     assert answers.get(2, "a") is None

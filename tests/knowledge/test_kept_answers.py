@@ -156,7 +156,7 @@ async def test_an_id_never_finds_the_answer_to_a_question_of_another_kind(store:
         assert await store.get(odd) is None
 
 
-async def test_who_changes_a_document_changes_nobody_elses(store: SqliteStore) -> None:
+async def test_changing_a_returned_document_changes_no_other_copy(store: SqliteStore) -> None:
     metadata = {"tags": ["x"], "deep": {"er": [1]}}
     await fill(store, document("a", "word", metadata=metadata), document("b", "word"))
     for name, expected in (("a", metadata), ("b", {})):
@@ -279,7 +279,7 @@ async def test_an_answer_that_was_read_before_a_write_is_not_kept_as_one_from_af
             nursery.start_soon(store.get, document_id)
             await trio.to_thread.run_sync(read.acquire)
         await fill(store, document("a", "word new"))
-        if noticed:  # by somebody else, before the old answer is there
+        if noticed:  # by another reader, before the old answer is there
             assert await snippets(store) == ["word new"]
         hand_over.set()
     assert await body(store, document_id) == "word new"
@@ -312,7 +312,7 @@ async def test_an_error_is_not_kept(store: SqliteStore, monkeypatch: pytest.Monk
     document_id = await id_of(store, "a")
 
     def fails(db: apsw.Connection, document_id: str) -> None:
-        raise apsw.BusyError("somebody has it")
+        raise apsw.BusyError("locked")
 
     await store.get(document_id)
     with monkeypatch.context() as patched:
@@ -386,7 +386,7 @@ async def test_a_file_without_a_write_ahead_log_is_asked_every_time_also_when_it
     other.close()
 
 
-async def test_while_nobody_can_tell_whether_the_file_changed_it_is_asked_every_time(
+async def test_while_a_change_of_the_file_cannot_be_noticed_it_is_read_every_time(
     store: SqliteStore, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(store, document("a", "word"))

@@ -3,7 +3,7 @@
 Tenants that behave ask for prompts, tools and lists, over REST and MCP; two others send the attacks of
 `tests/security/supervisor` and call the corpus' hostile scripts, within the usual quotas. From a process of its own,
 `/health` is asked at an even rate on one connection. At the end nothing may be left over, memory is back at rest, and
-nobody who behaved may have noticed more than a little time.
+a client that behaved may have noticed a little time at most.
 """
 
 import argparse
@@ -203,7 +203,7 @@ class Soak:
 
     async def look_on(self, stop: trio.Event) -> None:
         """Once a second, for how long the loop was kept: the supervisor's own CPU time. Cancelled, it would leave an
-        answer behind for whoever looks next.
+        answer behind for the next check.
         """
         await self._server.look("s")  # forgets what was before
         while not stop.is_set():
@@ -286,7 +286,7 @@ def more(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 def problems(figures: Figures) -> list[str]:
     """What a soak must not show."""
-    found = [f"{len(figures.failed)} calls of others failed, such as {figures.failed[0]}"] if figures.failed else []
+    found = [f"{len(figures.failed)} calls of bystanders failed, such as {figures.failed[0]}"] if figures.failed else []
     if figures.health_p99_s > HEALTH_P99_S and figures.lag_p99_s > LOOP_S:
         found.append(
             f"/health took {figures.health_p99_s * 1e3:.0f} ms at the 99th percentile, and the supervisor itself kept "

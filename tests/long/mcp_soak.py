@@ -1,6 +1,6 @@
 """`make soak`, its second half: 20,000 requests of MCP's both eras, a twentieth of the clients leaving early.
 
-The server is a process of its own (`mcp_soak_server.py`). Between slices of the load nobody is connected, and then
+The server is a process of its own (`mcp_soak_server.py`). Between slices of the load no client is connected, and then
 nothing may be left of what clients began: no task, no descriptor, no worker; and its memory stays what it was.
 """
 
@@ -118,7 +118,7 @@ WAYS = (
 
 @dataclass(slots=True)
 class Figures:
-    """What a soak saw. Each state is what the server said of itself while nobody was connected."""
+    """What a soak saw. Each state is what the server said of itself while no client was connected."""
 
     answers: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -268,7 +268,7 @@ async def server(folder: Path) -> AsyncIterator[tuple[Address, trio.Process, Eye
 
 
 async def load(address: Address, count: int, chance: random.Random, figures: Figures) -> None:
-    """So many requests, some at once; nobody is connected before and after."""
+    """So many requests, some at once; no client is connected before and after."""
     client = Client(address)
     left = count
 
@@ -346,7 +346,7 @@ def main() -> int:
     print(f"{options.requests} requests on {os.cpu_count()} cores:", dict(sorted(figures.answers.items())))
     print(f"left early: {sum(figures.left.values())}:", dict(sorted(figures.left.items())))
     for key in LEFT_OVER:
-        print(f"{key} while nobody is connected: {' '.join(str(state[key]) for state in figures.states)}")
+        print(f"{key} while no client is connected: {' '.join(str(state[key]) for state in figures.states)}")
     print("memory, MiB:", " ".join(f"{state['memory'] / 2**20:.1f}" for state in figures.states))
     found = problems(figures)
     print("findings:", "; ".join(found) or "none")

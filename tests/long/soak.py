@@ -84,7 +84,7 @@ async def soak(runs: int, *, seed: int = 1, workers: int = 2, tenants: int = 5) 
 
 
 def _empty_cgroups() -> int:
-    """Groups for workers, below the groups that this process is in, that nobody is in and nobody removed."""
+    """Groups for workers, below the groups that this process is in, that are empty and were not removed."""
     count = 0
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -21,7 +21,7 @@ LIMITS: Mapping[str, float] = {"timeout_s": 1.0, "cpu_s": 0.3, "memory_bytes": 1
 
 
 def quiet() -> None:
-    """Let the engine's log tell of errors only: what thousands of scripts print is nobody's reading."""
+    """Let the engine's log have errors only: thousands of scripts print."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 

@@ -32,7 +32,7 @@ async def test_a_short_search_for_what_costs_the_supervisor_most_finds_nothing_b
 
 
 @pytest.mark.rerun(reason="a machine whose cores are taken is late by more than is promised")
-async def test_a_short_soak_over_http_fails_nobody_who_behaves_and_leaves_nothing_behind() -> None:
+async def test_a_short_soak_over_http_fails_no_client_that_behaves_and_leaves_nothing_behind() -> None:
     figures = await http_soak.soak(0.1, seed=3)
     assert figures.answers.total() > 50
     assert figures.attacks.total() > 5

@@ -1,4 +1,4 @@
-"""Open an engine as whoever runs this, print what it says of its layers, and whether runs work. For test_privileges."""
+"""Open an engine as the current user, print what it says of its layers, and whether runs work. For test_privileges."""
 
 import argparse
 import ctypes

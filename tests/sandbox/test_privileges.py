@@ -45,7 +45,7 @@ def states(answer: dict[str, object]) -> dict[str, str]:
     return {name: state for name, (state, _) in layers.items()}
 
 
-def test_every_layer_is_reported_whoever_runs_it() -> None:
+def test_every_layer_is_reported_to_every_user() -> None:
     answer = probe()
     assert tuple(states(answer)) == NAMES
     assert answer["runs"] == RUNS

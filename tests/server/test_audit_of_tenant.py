@@ -1,4 +1,4 @@
-"""`GET /audit`: a tenant reads its own rows, all of them, once, and nothing of others."""
+"""`GET /audit`: a tenant reads its own rows, all of them, once, and no other tenant's."""
 
 from pathlib import Path
 from typing import Any

@@ -197,7 +197,7 @@ async def test_a_preflight_of_an_allowed_origin_needs_no_key_and_a_refusal_can_b
         assert foreign.status_code == 401
 
 
-async def test_health_is_for_everybody_and_says_more_to_the_operator_alone(server: Keyed) -> None:
+async def test_health_needs_no_key_and_says_more_to_the_operator_alone(server: Keyed) -> None:
     for key in (None, "use", "all"):
         async with server.client(key) as client:
             answer = await client.get("/health")
@@ -208,7 +208,7 @@ async def test_health_is_for_everybody_and_says_more_to_the_operator_alone(serve
         assert set((await client.get("/health")).json()) == {"status", "version"}
 
 
-async def test_well_known_paths_are_404_for_everybody_and_lead_nowhere_else(server: Keyed) -> None:
+async def test_well_known_paths_are_404_with_every_key_and_lead_nowhere_else(server: Keyed) -> None:
     assert_envelope(await server.running.raw(request("GET", "/.well-known/oauth-protected-resource")), 404, "not_found")
     # What could be read in another way is not below it.
     for target in ("/.well-known/../agents/list", "/.well-known/%2e%2e/mcp", "/.well-known//x"):
@@ -261,7 +261,7 @@ async def test_suspending_revoking_and_resuming_count_from_the_next_request_on_o
         assert_envelope(await client.get("/agents/list"), 401, "unauthorized")
 
 
-async def test_the_operator_speaks_for_a_tenant_that_it_names_and_nobody_else_can(server: Keyed) -> None:
+async def test_only_the_operator_speaks_for_a_tenant_that_it_names(server: Keyed) -> None:
     async with server.client("operator") as client:
         assert_envelope(await client.get("/agents/list?tenant=ghost"), 404, "not_found")
         assert_envelope(await client.get("/agents/list?tenant=a&tenant=b"), 400, "bad_request")

@@ -303,7 +303,7 @@ def test_what_is_one_client_is_on_one_account(one: str, other: str, same: bool) 
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", ""])
-def test_this_machine_is_on_nobodys_account(address: str) -> None:
+def test_this_machine_is_not_counted(address: str) -> None:
     assert connections._account(address) == ""
 
 

@@ -1,4 +1,4 @@
-"""Programs of somebody's own: the documented example as a process, and the engine inside a trio loop that runs."""
+"""Programs that embed the engine: the documented example as a process, and the engine inside a trio loop that runs."""
 
 import os
 import re

@@ -492,7 +492,7 @@ async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         await assert_works(server)
 
 
-async def test_answers_that_nobody_reads_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_answers_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.http.bodies.BODIES", 2)
     body = b'{"a":"' + b"x" * 4_100_000 + b'"}'
     async with serving() as server:

@@ -83,7 +83,7 @@ async def test_a_header_that_is_given_twice_is_a_mismatch(server: Running, name:
         assert (response.status_code, error["code"]) == (400, HEADER_MISMATCH)
 
 
-async def test_a_version_that_nobody_knows_is_told_those_that_are(server: Running) -> None:
+async def test_an_unknown_version_is_answered_with_the_known_ones(server: Running) -> None:
     ask = with_meta(
         modern("tools/list", **{"mcp-protocol-version": "2099-01-01"}), {**META, PROTOCOL_VERSION: "2099-01-01"}
     )
@@ -208,7 +208,7 @@ async def test_a_forged_request_state_is_invalid_params(server: Running, state: 
         assert (response.status_code, error["code"]) == (400, -32602)
 
 
-async def test_answers_that_nobody_asked_for_change_nothing(server: Running) -> None:
+async def test_answers_without_a_request_change_nothing(server: Running) -> None:
     given = {"a": {"action": "accept", "content": {"x": 1}}}
     async with server.client() as client:
         response = await client.post("/mcp", **modern("tools/call", {**ECHO, "inputResponses": given}))

@@ -56,12 +56,12 @@ async def uris(server: Running) -> list[str]:
 
 
 async def quiet(stream: Listening, server: Running) -> None:
-    """Nothing but the next thing that is told on purpose comes."""
+    """No message comes before the next one that is sent on purpose."""
     server.mcp.listeners.tell(TOOLS_CHANGED)
     assert (await stream.next())["method"] == "notifications/tools/list_changed"
 
 
-# ---- what is told ------------------------------------------------------------------------------------------------
+# ---- notifications -----------------------------------------------------------------------------------------------
 
 
 async def test_the_acknowledgement_names_what_will_be_told_and_every_message_its_stream(shelves: Running) -> None:
@@ -127,7 +127,7 @@ async def test_of_very_many_documents_the_first_ones_are_watched(shelves: Runnin
         assert stream.acknowledged == {"resourceSubscriptions": many[:WATCHED]}
 
 
-async def test_a_tenants_news_are_told_to_nobody_else(tmp_path: Path) -> None:
+async def test_a_tenants_changes_are_sent_to_no_other_tenant(tmp_path: Path) -> None:
     listeners = Listeners()
     heard: list[str] = []
 

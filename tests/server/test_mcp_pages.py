@@ -1,4 +1,4 @@
-"""Cursors: opaque, good for one list of one caller, and nobody else's to make."""
+"""Cursors: opaque, good for one list of one caller, and made by the server alone."""
 
 from dataclasses import dataclass
 

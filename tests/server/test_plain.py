@@ -196,7 +196,7 @@ async def test_a_connection_on_which_nothing_is_asked_is_closed_and_a_busy_one_i
 
 
 async def test_a_request_behind_one_that_ends_the_connection_is_not_answered_and_no_error(server: Running) -> None:
-    """Else whoever sends a request behind one that ends the connection has a traceback written to the log."""
+    """Else a request behind one that ends the connection would write a traceback to the log."""
     async with await server.connect() as stream:
         first = request("POST", "/tools/echo", b"{}", "Connection: close")
         await stream.send_all(first + request("GET", "/health"))

@@ -149,7 +149,7 @@ async def test_each_action_takes_its_scope(tenants: Tenants) -> None:
     assert_envelope(await tenants.client.put("/agents/helper", json=package("x", "1")), 401, "unauthorized")
 
 
-async def test_another_tenants_agent_is_answered_like_one_that_is_nobodys(tenants: Tenants) -> None:
+async def test_another_tenants_agent_is_answered_like_one_that_does_not_exist(tenants: Tenants) -> None:
     await tenants.put("publish", "one", "1")
     for path in ("/agents/{}/versions", "/agents/{}/versions/1/activate", "/agents/{}/prompt"):
         answers = []
@@ -259,7 +259,7 @@ async def test_a_change_takes_no_body(alone: httpx2.AsyncClient) -> None:
     assert (await alone.post("/agents/helper/versions/1/activate", json={})).status_code == 200
 
 
-async def test_without_keys_whoever_is_on_this_machine_publishes(alone: httpx2.AsyncClient) -> None:
+async def test_without_keys_every_client_on_this_machine_publishes(alone: httpx2.AsyncClient) -> None:
     put = await alone.put("/agents/helper", json=package("one", "1", grants={"env": ["HOME"]}))
     assert put.status_code == 202
     approved = await alone.post("/agents/helper/versions/1/approve")
@@ -271,7 +271,7 @@ async def test_without_keys_whoever_is_on_this_machine_publishes(alone: httpx2.A
     assert_envelope(page, 403, "forbidden")
 
 
-async def test_what_a_tenant_has_published_is_not_read_before_somebody_asks_for_it(tenants: Tenants) -> None:
+async def test_what_a_tenant_has_published_is_not_read_before_subscribed_asks_for_it(tenants: Tenants) -> None:
     await tenants.put("publish", "one", "1")
     loaded = tenants.service.loaded
     async with open_service(loaded) as service:

@@ -180,7 +180,7 @@ async def test_a_full_queue_and_too_many_runs_at_once_are_told_apart(tmp_path: P
             await until_begun(client)
             assert_refused(await client.post("/agents/echo/prompt"), "quota_exceeded", "concurrent_runs", 1, "tenant")
             nursery.cancel_scope.cancel()
-        await until_idle(server)  # nobody waits here: while the cancelled run is being ended, others are refused
+        await until_idle(server)  # no queue here: while the cancelled run ends, others are refused
         await assert_works(server, other)
 
 
@@ -206,7 +206,7 @@ async def test_a_queue_that_is_full_refuses_at_once(server: Quoted) -> None:
 
 
 @pytest.mark.parametrize("agent", ["forever", "dozes"])
-async def test_endless_and_sleeping_runs_of_others_keep_nobody_from_a_worker(server: Quoted, agent: str) -> None:
+async def test_endless_and_sleeping_runs_of_other_tenants_leave_workers_for_all(server: Quoted, agent: str) -> None:
     """There is one worker: without turns, the last call would wait for 20 s."""
     keys = [await server.tenant(f"hog-{number}") for number in range(3)]
     modest = await server.tenant("modest")
@@ -244,7 +244,7 @@ async def test_runs_that_were_put_aside_keep_their_deadline_and_come_to_their_en
     assert [answer.json().get("system") for answer in answers] == ["burnt"] * 4
 
 
-# What is told ------------------------------------------------------------------------------------------------------
+# Messages of refusals ----------------------------------------------------------------------------------------------
 
 
 async def test_limits_show_every_quota_with_whom_it_is_from_and_what_is_used(server: Quoted) -> None:

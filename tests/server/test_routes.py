@@ -324,7 +324,7 @@ async def _handler(exchange: Exchange, **names: str) -> Answer:
     return json_answer(names)
 
 
-async def test_a_handler_is_not_reached_by_an_exchange_that_nobody_judged() -> None:
+async def test_a_handler_is_not_reached_by_an_exchange_without_a_check() -> None:
     for need in Need:
         exchange = Exchange({}, trio.CancelScope())
         route = Route("GET", "/x", need, _handler)

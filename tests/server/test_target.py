@@ -31,7 +31,7 @@ PATHS = st.one_of(
 
 
 def read(reader: Callable[[bytes], T], raw: bytes, code: Code) -> T | None:
-    """What was read, or None for what was refused, which is told in a short text."""
+    """What was read, or None for what was refused, with a short text."""
     try:
         return reader(raw)
     except Problem as problem:

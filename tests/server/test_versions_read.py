@@ -1,4 +1,4 @@
-"""What was published can be read back: by those who publish and approve, byte for byte, and by nobody else."""
+"""What was published can be read back: by keys that publish or approve, byte for byte, and by no others."""
 
 import json
 from typing import Any
@@ -71,7 +71,7 @@ async def test_a_list_of_versions_that_is_known_is_304_until_it_changes(tenants:
     assert (after.status_code, after.json()["versions"][0]["deprecated"]) == (200, True)
 
 
-async def test_nobody_else_reads_a_version(tenants: Tenants) -> None:
+async def test_no_other_key_reads_a_version(tenants: Tenants) -> None:
     await publish(tenants, "1", FILES)
     for path in ("", "/files?path=a.lua", "/files/a.lua", "/files/data/tone.md"):
         target = f"/agents/helper/versions/1{path}"

@@ -135,7 +135,7 @@ class Cost:
 
 @dataclass(slots=True)
 class Target:
-    """A server that is attacked, with a key of the attacker (`hostile`) and one of somebody else (`bystander`)."""
+    """A server that is attacked, with a key of the attacker (`hostile`) and one of another tenant (`bystander`)."""
 
     address: Address
     process: trio.Process

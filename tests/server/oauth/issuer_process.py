@@ -1,8 +1,8 @@
 """A real authorization server, for tests: `python issuer_process.py` prints its URL, and serves until it is killed.
 
 Authlib's server on Flask: metadata (RFC 8414), dynamic registration (RFC 7591), the authorization code grant with PKCE
-(RFC 7636), tokens as JWTs (RFC 9068) for the resource that was asked for (RFC 8707). The browser of its user is whoever
-opens `/authorize`; `user` in that URL says who it is. `POST /rotate` replaces the key.
+(RFC 7636), tokens as JWTs (RFC 9068) for the requested resource (RFC 8707). Its user's browser is the program that opens
+`/authorize`; `user` in that URL is the user. `POST /rotate` replaces the key.
 """
 
 import os
@@ -120,7 +120,7 @@ def application(state: State, issuer: str) -> Flask:
 
     class Registration(ClientRegistrationEndpoint):  # type: ignore[misc]
         def authenticate_token(self, req: Any) -> str:
-            return "everyone may register"
+            return "registration is open"
 
         def get_server_metadata(self) -> dict[str, Any]:
             return {}

@@ -129,7 +129,7 @@ async def test_the_official_client_logs_in_lists_and_calls(tmp_path: Path) -> No
 
 
 async def _rotated(server: Any, issuer: str, storage: Storage) -> list[int]:
-    """The statuses of the old token before and after the issuer has another key that nobody knows of yet."""
+    """The statuses of the old token before and after the issuer has another key that is not published yet."""
     assert storage.tokens is not None
     headers = {"authorization": f"Bearer {storage.tokens.access_token}"}
     async with server.running.client(headers=headers) as client, httpx2.AsyncClient() as other:

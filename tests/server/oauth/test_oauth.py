@@ -1,4 +1,4 @@
-"""Tokens at a server: who gets in, what others are told, and what it costs everybody else."""
+"""Tokens at a server: which are accepted, how others are refused, and what that costs other tenants."""
 
 import hashlib
 import json
@@ -161,7 +161,7 @@ async def test_two_issuers_with_one_subject_are_two_senders_and_neither_signs_fo
             assert_refused(await ask(server, signed(claims(iss=one.url), ec_key(), "ES256")), Reason.FORGED)
 
 
-# ---- what others are told ---------------------------------------------------------------------------------------
+# ---- refusals ---------------------------------------------------------------------------------------------------
 
 
 async def test_without_a_token_the_answer_says_where_to_log_in(server: Opened) -> None:
@@ -172,7 +172,7 @@ async def test_without_a_token_the_answer_says_where_to_log_in(server: Opened) -
             assert answer.headers.get_list("www-authenticate") == [NO_TOKEN]
 
 
-async def test_the_metadata_of_the_resource_is_for_everybody(server: Opened, issuer: FakeIssuer) -> None:
+async def test_the_metadata_of_the_resource_needs_no_token(server: Opened, issuer: FakeIssuer) -> None:
     async with server.running.client() as client:
         for path in ("", "/mcp"):
             for headers in ({}, bearer("eyJ.eyJ.x"), {"x-api-key": "wrong"}):
@@ -221,7 +221,7 @@ def hostile(url: str) -> dict[str, tuple[str, Reason]]:
         "early": (signed({**good, "nbf": now + 600}), Reason.EARLY),
         "of tomorrow": (signed({**good, "iat": now + 86400}), Reason.EARLY),
         "for another audience": (signed({**good, "aud": "https://other.example.com/mcp"}), Reason.AUDIENCE),
-        "for nobody": (signed({k: v for k, v in good.items() if k != "aud"}), Reason.AUDIENCE),
+        "no audience": (signed({k: v for k, v in good.items() if k != "aud"}), Reason.AUDIENCE),
         "of another tenant": (signed({**good, "org_id": "org-9"}), Reason.TENANT),
         "without an expiry": (signed({k: v for k, v in good.items() if k != "exp"}), Reason.CLAIMS),
         "bound to a key": (signed({**good, "cnf": {"jkt": "x"}}), Reason.BOUND),

@@ -76,7 +76,7 @@ async def test_a_user_publishes_and_calls_for_the_tenant_and_both_logs_name_the_
         assert "oauth:sso:auth0|caller" in str(usage)
         audit = await service.control.audit.last(tenant="acme")
         assert {row.actor for row in audit if row.action.startswith("agent.")} == {"oauth:sso:author"}
-        # The quota is the tenant's, whoever asks; the other tenant has its own.
+        # The quota is the tenant's, with any key; the other tenant has its own.
         statuses = {(await client.get("/agents/list", headers=caller)).status_code for _ in range(20)}
         assert statuses == {200, 429}
         assert (await client.get("/agents/list", headers=author)).status_code == 429
