@@ -40,13 +40,12 @@ _UNNESTED = frozenset(
         b"th thead tbody tfoot colgroup rt rp html head body"
     ).split()
 )
-_BLOCKS = frozenset(
-    (
-        "address article aside blockquote body br dd details dialog div dl dt fieldset figcaption figure footer "
-        "form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main nav ol option p pre search section summary "
-        "table tbody td tfoot th thead title tr ul"
-    ).split()  # noqa: SIM905
-)
+_BLOCKS = frozenset((
+    "address", "article", "aside", "blockquote", "body", "br", "dd", "details", "dialog", "div", "dl", "dt",
+    "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hgroup",
+    "hr", "html", "legend", "li", "main", "nav", "ol", "option", "p", "pre", "search", "section", "summary",
+    "table", "tbody", "td", "tfoot", "th", "thead", "title", "tr", "ul",
+))  # fmt: skip
 _SILENT = frozenset({"script", "style", "noscript", "template", "head"})
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 
