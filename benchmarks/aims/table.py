@@ -26,6 +26,7 @@ import trio
 from benchmarks.aims import bounds, contest, floor, front_end, peers
 from benchmarks.aims.contest import EIGHT, ONE, PACED, Contest
 from benchmarks.aims.harness import ROOT, Command, placements, ratio, tell
+from benchmarks.aims.libraries import cost as libraries
 from benchmarks.aims.rows import Aim, Found, counted, replaced, shown
 from benchmarks.report import machine
 from benchmarks.report.figures import table
@@ -67,6 +68,11 @@ REST_QUART = Aim(what="REST prompts per second of front-end CPU", beside="unprot
 NOISY = Aim(what="p99 while hostile tenants fill their quota", beside="its own in quiet", least=3.0, aim=1.6)
 END = Aim(what="end of a hostile run, the latest", beside="its deadline", least=1.05)
 START = Aim(what="start to first answer, store filled", beside="bare Quart-Trio", least=1.5, aim=1.0, unit="s more")
+REGEX = tuple(
+    Aim(what=f"{row}, p50", beside=next(iter(libraries.ROWS)), least=libraries.AIM)
+    for row in libraries.ROWS
+    if row.startswith("regex")
+)
 COST = Aim(what="CPU per run, 1,000 tenants, 10,000 waiting", beside="1 tenant, none waiting", least=1.1)
 
 
@@ -180,6 +186,17 @@ def cost(rounds: int, seconds: float) -> list[Found]:
     return [_compared(COST, seen["many"], seen["one"], _us)]
 
 
+def called(rounds: int) -> list[Found]:
+    """Libraries for scripts, beside a host call (`benchmarks.aims.libraries.cost`)."""
+    rows = {f"{row['row']}, p50": row for row in trio.run(libraries.measure, 20 * rounds, rounds)["rows"]}
+    beside = rows[f"{REGEX[0].beside}, p50"]
+    return [
+        Found(aim=aim, figure=row["ratio"], measured=f"{row['us']:.1f} us", beside=f"{beside['us']:.1f} us")
+        for aim in REGEX
+        for row in (rows[aim.what],)
+    ]
+
+
 def _compared(aim: Aim, ours: Sequence[float], beside: Sequence[float], show: Callable[[float], str]) -> Found:
     """The ratio of two figures that have a value for each round."""
     amounts = [show(statistics.median(each)) for each in (ours, beside)]
@@ -259,6 +276,7 @@ def parts(
         "noisy": ((NOISY,), lambda: neighbours(max(1, rounds // 2))),
         "ends": ((END,), lambda: ends(max(1, rounds // 2))),
         "start": ((START,), lambda: start(rounds)),
+        "libraries": (REGEX, lambda: called(2 * rounds)),
         "cost": ((COST,), lambda: cost(max(1, rounds // 2), 3 * seconds)),
     }
 
