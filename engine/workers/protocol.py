@@ -141,9 +141,10 @@ class Conversation:
                 raise ProtocolViolation("more progress than the prelude sends, or in another form")
         elif isinstance(message, HostCalls):
             self._start_calls(message)
-        elif isinstance(message, Failed):
-            if len(message.message) > MAX_MESSAGE_CHARS or len(message.traceback) > MAX_TRACEBACK_CHARS:
-                raise ProtocolViolation("a longer error, or traceback, than the prelude sends")
+        elif isinstance(message, Failed) and (
+            len(message.message) > MAX_MESSAGE_CHARS or len(message.traceback) > MAX_TRACEBACK_CHARS
+        ):
+            raise ProtocolViolation("a longer error, or traceback, than the prelude sends")
 
     def _start_calls(self, message: HostCalls) -> None:
         for number, _, _ in message.calls:
