@@ -169,7 +169,7 @@ class Publishing(Deciding):
         quota_exceeded, and those of admission, for the run that describes the script.
         """
         require(who, "publish")
-        asked = VersionId(tenant.id, root, name, brief(body.get("version")))
+        target = VersionId(tenant.id, root, name, brief(body.get("version")))
         try:
             with self._engine.work_for(tenant):  # raises before the work if the tenant has used up its share
                 pass
@@ -189,10 +189,10 @@ class Publishing(Deciding):
                 warnings = (*made.warnings, *self._lowered(tenant, package))
         except WrongShape as wrong:
             bad = Problem(Code.BAD_REQUEST, str(wrong))
-            await self._versions.refuse(asked, bad, who=who)
+            await self._versions.refuse(target, bad, who=who)
             raise bad from wrong
         except Problem as problem:
-            await self._versions.refuse(asked, problem, who=who)
+            await self._versions.refuse(target, problem, who=who)
             raise
         new = NewVersion(
             root=root, name=name, version=package.version, digest=package.digest, content=package.content,
@@ -274,16 +274,16 @@ class Publishing(Deciding):
     def _lowered(self, tenant: Tenant, package: Package) -> list[str]:
         bound = self._limits_for(dict(package.grants.limits), tenant)
         return [
-            f"{name} = {asked:g} is above the ceiling and will be {bound[name]:g}, as set by the {bound.sources[name]}"
-            for name, asked in package.grants.limits.items()
-            if bound[name] < asked
+            f"{name} = {limit:g} is above the ceiling and will be {bound[name]:g}, as set by the {bound.sources[name]}"
+            for name, limit in package.grants.limits.items()
+            if bound[name] < limit
         ]
 
 
 def require(who: Identity, *scopes: Scope) -> None:
     """Raises Problem `forbidden` unless the key has one of these scopes, or the operator sends the request.
 
-    Without keys, only clients on this machine may publish: an open port must not let strangers upload code.
+    Without keys, only clients on this machine may publish: an open port must not let its clients upload code.
     """
     if not who.operator and who.key_id is None:
         raise Problem(Code.FORBIDDEN, "without keys, publishing is for clients on this machine")

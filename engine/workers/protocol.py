@@ -27,8 +27,9 @@ _ENVELOPE_BYTES = 64 * KIB
 # Progress messages of one run. The prelude is sent this bound and drops further ones: a worker that sends more is not
 # running the prelude.
 MAX_PROGRESS = 1_000
-# The prelude cuts the text of a progress message, an error and its traceback to so many bytes (log.lua, failure.lua).
-# `sandbox.vm` may make them longer: a byte that is not UTF-8 becomes three, and names of fields grow.
+# Bounds on a progress message in bytes, and on an error and its traceback in characters. The prelude cuts these texts
+# to as many bytes or fewer (log.lua, failure.lua). `sandbox.vm` may make the last two longer in bytes: one that is not
+# UTF-8 becomes three, and names of fields grow.
 MAX_PROGRESS_BYTES = 512
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 8_192, 32_768
 # Payloads up to this size are decoded without a check of their head.
@@ -40,7 +41,7 @@ _PIECES, _PIECE_BYTES = 1_024, 1_024
 MAX_SIDE_BY_SIDE = 64
 
 
-# Messages without a bound other than that of their size (`_judge_large`).
+# Messages without a bound other than that of their size (`_check_large`).
 _SIZE_ALONE = frozenset({HostCall, Done, Ready})
 
 
@@ -118,7 +119,7 @@ class Conversation:
 
     def _message(self, payload: bytes) -> messages.FromWorker:
         if len(payload) > _SMALL_BYTES:
-            _judge_large(payload, self._limits)
+            _check_large(payload, self._limits)
         message = messages.decode_from_worker(payload)
         following = TRANSITIONS.get((self.state, type(message)))
         if following is None:
@@ -156,8 +157,8 @@ class Conversation:
             raise ProtocolViolation(f"{len(self._under_way)} host calls under way at once")
 
 
-def _judge_large(payload: bytes, limits: Limits) -> None:
-    """Judge a payload by its first bytes, before any of it is decoded. Raises ProtocolViolation."""
+def _check_large(payload: bytes, limits: Limits) -> None:
+    """Check a payload by its first bytes, before any of it is decoded. Raises ProtocolViolation."""
     head = payload[: 2 + (payload[1] & 31)]
     known = _LARGEST.get(head)
     if known is None:
@@ -168,10 +169,10 @@ def _judge_large(payload: bytes, limits: Limits) -> None:
     if head.endswith(b"call"):
         _name_ends(payload, len(head))
     elif head.endswith(b"calls"):
-        _judge_calls(payload, len(head))
+        _check_calls(payload, len(head))
 
 
-def _judge_calls(payload: bytes, place: int) -> None:
+def _check_calls(payload: bytes, place: int) -> None:
     count, place = _list_length(payload, place)
     if count > MAX_SIDE_BY_SIDE:
         raise ProtocolViolation(f"{count} host calls under way at once")

@@ -108,8 +108,8 @@ def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundL
     if killer == signal.SIGSYS:
         return _violation("seccomp stopped a system call that is not allowed (SIGSYS)")
     if killer == signal.SIGKILL:
-        # Without a mark, the supervisor did not send it. The kernel did: for RLIMIT_CPU, if the supervisor was late, or
-        # from the OOM killer.
+        # Without a mark, the supervisor did not send it: RLIMIT_CPU sends it if the supervisor is late, and so does the
+        # OOM killer.
         if cpu_s > limits["cpu_s"]:
             return _exceeded(limits, Mark(Outcome.CPU_LIMIT, "cpu_s", round(cpu_s, 3)))
         return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed and no limit explains it"))

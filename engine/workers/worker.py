@@ -255,7 +255,7 @@ class Worker:
                 await self._send(message)
                 answer = await self._converse(sinks)
                 if answer is not None:
-                    return await self._judged(answer, limits)
+                    return await self._verdict_on(answer, limits)
             except ProtocolViolation as violation:
                 self.kill(Mark(Outcome.POLICY_VIOLATION, detail=f"broke the protocol: {violation}"))
             except OSError:  # EPIPE: it ended during a write; its wait status says why
@@ -266,7 +266,7 @@ class Worker:
         await self._ended()
         return of_death(self.mark, self._child.status, cpu_s, limits)
 
-    async def _judged(self, answer: Done | Failed, limits: BoundLimits) -> Verdict:
+    async def _verdict_on(self, answer: Done | Failed, limits: BoundLimits) -> Verdict:
         """The verdict on an answer. A large value is decoded and checked in pieces, with checkpoints between them."""
         if not isinstance(answer, Done) or len(answer.value) <= MAX_VALUES:
             return of_answer(answer, limits)

@@ -370,11 +370,11 @@ async def _discard(exchange: Exchange, receive: Receive, bound: int | None, seco
 
 def _preflight(headers: dict[bytes, bytes]) -> Answer:
     """The answer to a CORS preflight of an allowed origin (Fetch standard, CORS-preflight request)."""
-    asked = headers.get(b"access-control-request-headers", b"")
+    requested = headers.get(b"access-control-request-headers", b"")
     allowed: Headers = [
         (b"access-control-allow-methods", _METHODS),
         (b"access-control-max-age", b"600"),
     ]
-    if asked and _HEADER_NAMES.fullmatch(asked):
-        allowed.append((b"access-control-allow-headers", asked))
+    if requested and _HEADER_NAMES.fullmatch(requested):
+        allowed.append((b"access-control-allow-headers", requested))
     return Answer(_PREFLIGHT, allowed, b"")

@@ -208,20 +208,20 @@ class Table:
 
     def find(self, method: str, path: str) -> Found:
         """Look up a path that `target` has parsed. Literal parts take precedence over names; HEAD uses GET's row."""
-        asked = "GET" if method == "HEAD" else method
+        row_method = "GET" if method == "HEAD" else method
         literal = self._literal.get(path)
-        if literal is not None and (route := literal.get(asked) or literal.get(ANY)) is not None:
+        if literal is not None and (route := literal.get(row_method) or literal.get(ANY)) is not None:
             return Found(route, {}, route.need)
         parts = path.split("/")
         here = [] if literal is None else [literal]
         for pattern in self._patterns.get((parts[1] if len(parts) > 1 else "", len(parts)), ()):
             if pattern.matches(parts):
-                if (found := pattern.rows.get(asked)) is not None:
+                if (found := pattern.rows.get(row_method)) is not None:
                     return Found(found, pattern.names_of(parts), found.need)
                 here.append(pattern.rows)
         for pattern in self._rests.get(parts[1] if len(parts) > 1 else "", ()):
             if pattern.rest is not None and len(parts) > pattern.rest[0] and pattern.matches(parts):
-                if (found := pattern.rows.get(asked)) is not None:
+                if (found := pattern.rows.get(row_method)) is not None:
                     return Found(found, pattern.names_of(parts), found.need)
                 here.append(pattern.rows)
         return self._missed(path, here)

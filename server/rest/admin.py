@@ -127,12 +127,12 @@ class Admin:
     # ---- audit ---------------------------------------------------------------------------------------------------
 
     async def audit(self, exchange: Exchange) -> Answer:
-        asked = _query(exchange, ("tenant", "since", "limit"))
-        limit = asked.get("limit", "1000")
+        params = _query(exchange, ("tenant", "since", "limit"))
+        limit = params.get("limit", "1000")
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_ROWS):
             raise Problem(Code.BAD_REQUEST, f"limit: expected a whole number from 1 to {MAX_ROWS}")
-        start = None if "since" not in asked else since(asked["since"], self._now())
-        found = await self._control.audit.last(tenant=asked.get("tenant"), since=start, limit=int(limit))
+        start = None if "since" not in params else since(params["since"], self._now())
+        found = await self._control.audit.last(tenant=params.get("tenant"), since=start, limit=int(limit))
         return json_answer({"audit": [row.as_json() for row in found]})
 
 

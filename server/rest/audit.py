@@ -22,9 +22,9 @@ _USUAL_ROWS = "100"
 class Cursors:
     """Row numbers as opaque texts, which are valid until this process ends.
 
-    The rows of all tenants have one sequence of numbers: in plain text, its own would tell a tenant how busy the others
-    are. A cursor is one block of AES with eight zero bytes and the number: any other text decrypts to bytes that are
-    not zero, and is refused.
+    The rows of all tenants share one sequence of numbers: in plain text, its own numbers would show a tenant how busy
+    the others are. A cursor is one block of AES with eight zero bytes and the number: any other text decrypts to bytes
+    that are not zero, and is refused.
     """
 
     _BLOCK = struct.Struct(">QQ")
@@ -65,12 +65,12 @@ def routes(service: "Service", now: Callable[[], float]) -> tuple[Route, ...]:
 
     async def show(exchange: Exchange) -> Answer:
         with exchange.working():  # raises before the work if the tenant's share is used up
-            asked = exchange.params
-            limit = asked.get("limit", _USUAL_ROWS)
+            params = exchange.params
+            limit = params.get("limit", _USUAL_ROWS)
             if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_ROWS):
                 raise Problem(Code.BAD_REQUEST, f"limit: expected a whole number from 1 to {MAX_ROWS}")
-            start = None if "since" not in asked else since(asked["since"], now())
-            before = None if "before" not in asked else cursors.number(asked["before"])
+            start = None if "since" not in params else since(params["since"], now())
+            before = None if "before" not in params else cursors.number(params["before"])
         found, older = await service.control.audit.page(
             exchange.tenant.id, limit=int(limit), before=before, since=start
         )

@@ -58,8 +58,8 @@ _REFERS = b'"$ref"'
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A document, and the objects that it was made from."""
+class _Document:
+    """A document in the cache, and the objects that it was made from."""
 
     tools: Sequence[ToolInfo]
     agents: Sequence[AgentInfo]
@@ -82,7 +82,7 @@ class OpenApi:
         self._service = service
         self._flat = flat_tools
         # By tenant, needs that the key meets, and whether there are keys; the least recently used first.
-        self._kept: OrderedDict[tuple[str, frozenset[Need], bool], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, frozenset[Need], bool], _Document] = OrderedDict()
 
     async def show(self, exchange: Exchange) -> Answer:
         """The document for this caller."""
@@ -91,15 +91,15 @@ class OpenApi:
         tools = self._service.list_tools(tenant) if Need.USE in needs else []
         agents = self._service.list_agents(tenant) if Need.USE in needs else []
         key = (tenant.id, needs, keyed)
-        kept = self._kept.get(key)
-        if kept is None or not kept.is_current(tools, agents):
+        document = self._kept.get(key)
+        if document is None or not document.is_current(tools, agents):
             body = await self._made(exchange, needs, tools, agents)
-            kept = self._kept[key] = _Kept(tools, agents, ETag(body), body)
+            document = self._kept[key] = _Document(tools, agents, ETag(body), body)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        known = kept.tag.is_known(exchange.headers)
-        return kept.tag.unchanged() if known else kept.tag.on(body_answer(kept.body))
+        known = document.tag.is_known(exchange.headers)
+        return document.tag.unchanged() if known else document.tag.on(body_answer(document.body))
 
     async def _made(
         self, exchange: Exchange, needs: frozenset[Need], tools: Sequence[ToolInfo], agents: Sequence[AgentInfo]

@@ -1,8 +1,8 @@
 """A real authorization server, for tests: `python issuer_process.py` prints its URL, and serves until it is killed.
 
 Authlib's server on Flask: metadata (RFC 8414), dynamic registration (RFC 7591), the authorization code grant with PKCE
-(RFC 7636), tokens as JWTs (RFC 9068) for the requested resource (RFC 8707). Its user's browser is the program that opens
-`/authorize`; `user` in that URL is the user. `POST /rotate` replaces the key.
+(RFC 7636), tokens as JWTs (RFC 9068) for the requested resource (RFC 8707). The browser is the program that opens
+`/authorize`; `user` in that URL is its user. `POST /rotate` replaces the key.
 """
 
 import os
