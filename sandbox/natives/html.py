@@ -35,59 +35,17 @@ MAX_SELECTOR_BYTES = 4 * 1024
 _TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
 # Elements without an end, and those whose end may be left out: they do not nest in one another.
 _UNNESTED = frozenset(
-    {
-        b"area",
-        b"base",
-        b"br",
-        b"col",
-        b"embed",
-        b"hr",
-        b"img",
-        b"input",
-        b"link",
-        b"meta",
-        b"param",
-        b"source",
-        b"track",
-    }
-    | {b"wbr", b"p", b"li", b"dt", b"dd", b"option", b"optgroup", b"tr", b"td", b"th", b"thead", b"tbody", b"tfoot"}
-    | {b"colgroup", b"rt", b"rp", b"html", b"head", b"body"}
+    (
+        b"area base br col embed hr img input link meta param source track wbr p li dt dd option optgroup tr td "
+        b"th thead tbody tfoot colgroup rt rp html head body"
+    ).split()
 )
-_BLOCKS = frozenset(
-    {
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "br",
-        "dd",
-        "details",
-        "dialog",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-    }
-    | {"figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hgroup", "hr", "html"}
-    | {
-        "legend",
-        "li",
-        "main",
-        "nav",
-        "ol",
-        "option",
-        "p",
-        "pre",
-        "search",
-        "section",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-    }
-    | {"tfoot", "th", "thead", "title", "tr", "ul"}
-)
+_BLOCKS = frozenset((
+    "address", "article", "aside", "blockquote", "body", "br", "dd", "details", "dialog", "div", "dl", "dt",
+    "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hgroup",
+    "hr", "html", "legend", "li", "main", "nav", "ol", "option", "p", "pre", "search", "section", "summary",
+    "table", "tbody", "td", "tfoot", "th", "thead", "title", "tr", "ul",
+))  # fmt: skip
 _SILENT = frozenset({"script", "style", "noscript", "template", "head"})
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 

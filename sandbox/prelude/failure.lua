@@ -34,9 +34,9 @@ local function hint(message)
         .. (instead ~= "" and "; instead: " .. instead or "") .. "; docs/scripting/standard-library.md)"
 end
 
--- The line that runs in the thread: that of the first frame with one, as frames of the prelude have none.
-local function line(thread)
-    local frames, at = traceback(thread), 1
+-- The first line of a script in a traceback: frames of the prelude have none.
+local function line(frames)
+    local at = 1
     while true do
         local _, stop, frame = find(frames, "\n\t([^\n]*)", at)
         if not stop then return "" end
@@ -70,11 +70,12 @@ local function of_value(e, thread)
     local ok, text = pcall(tostring, e)
     if ok and type(text) == "string" and text ~= type(e) then return text end
     local shown = type(e) == "table" and x.getmetatable(e) == nil and fields(e) or ""
-    if shown ~= "" then return line(thread) .. "(the error is a table: " .. shown .. ")" end
-    return (e == nil and line(thread) or "") .. "(the error is a " .. type(e) .. " value)"
+    if shown ~= "" then return line(traceback(thread)) .. "(the error is a table: " .. shown .. ")" end
+    return (e == nil and line(traceback(thread)) or "") .. "(the error is a " .. type(e) .. " value)"
 end
 
 return {
+    line = line,
     -- described(error, thread) -> kind, message, traceback. Longer than what is shown: the supervisor cuts both after
     -- it has searched them for secrets, as a cut secret would not be found. Both bounds together are a third of what
     -- one message may have beside its value (engine/workers/protocol.py): a byte that is not UTF-8 becomes three.

@@ -47,17 +47,9 @@ local function mended(s)
     return concat(whole), replaced
 end
 
--- The line of the script that runs now: the first frame of the traceback that is not the prelude's.
-local function line()
-    local frames, at = traceback("", 1), 1
-    while true do
-        local _, stop, frame = find(frames, "\n\t([^\n]*)", at)
-        if not stop then return "" end
-        local where = match(frame, "^(.-:%d+): in ")
-        if where and not find(where, "^%?:") then return where .. ": " end
-        at = stop + 1
-    end
-end
+-- The line of the script that runs now.
+local function line() return x.need("failure").line(traceback("", 1)) end
+
 local function counted(replaced)
     if replaced == 1 then return "one broken part became U+FFFD" end
     return replaced .. " broken parts became U+FFFD"

@@ -110,9 +110,7 @@ async def test_messages_of_failures_hold_no_path_of_the_host(project: Project, o
             assert str(project.folder) not in failure.message
 
 
-async def test_a_script_that_is_no_ordinary_file_fails_and_blocks_no_other(
-    project: Project, opened: Open
-) -> None:
+async def test_a_script_that_is_no_ordinary_file_fails_and_blocks_no_other(project: Project, opened: Open) -> None:
     os.mkfifo(project.folder / "fifo.lua")
     (project.folder / "folder.lua").mkdir()
     project.configure('[agents.script.fifo]\npath = "fifo.lua"\n[agents.script.folder]\npath = "folder.lua"\n')

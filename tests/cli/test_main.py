@@ -67,7 +67,7 @@ def test_help_and_a_command_import_no_other_command():
 def test_a_list_of_agents_loads_no_server_and_nothing_of_other_commands(tmp_path):
     code = (
         "import sys; from cli.main import run; run(['agent', 'list']);"
-        "print(sorted({'quart', 'hypercorn', 'mcp', 'httpx2', 'watchfiles', 'rich.progress', 'server.app',"
+        "print(sorted({'quart', 'hypercorn', 'mcp', 'httpx2', 'watchfiles', 'rich.progress', 'pygments', 'server.app',"
         " 'cli.scripts.dev', 'cli.scripts.scaffold'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -14,49 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine import loop_s
 
-from engine.bridge import Bridge, HostContext, HostFunction, env, fs, knowledge, sleep
-from engine.bridge.arguments import MAX_VALUES, values_of
+from engine.bridge import MAX_VALUES, Bridge, HostContext, HostFunction, env, fs, knowledge, sleep
 from engine.bridge.room import NoRoom, Room, Rooms, run_bytes
 from engine.run import Usage
 from sandbox.wire.limits import DEFAULTS, MIB
 from sandbox.wire.messages import HostReply
 
 encode = msgspec.msgpack.encode
-PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 63), (1 << 64) - 1)
-    | st.floats()
-    | st.text(max_size=40)
-    | st.binary(),
-    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=4), inner, max_size=20),
-    max_leaves=60,
-)
-
-
-def counted(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(1 + counted(item) for item in value.values())
-    return 1 + sum(map(counted, value)) if isinstance(value, list) else 1
-
-
-@given(PLAIN)
-def test_the_number_of_values_is_told_exactly(value: Any) -> None:
-    assert values_of(encode(value)) == counted(value)
-
-
-@pytest.mark.parametrize("size", [0, 31, 32, 255, 256, 65_535, 65_536])
-def test_of_texts_and_bytes_only_the_head_is_looked_at(size: int) -> None:
-    assert values_of(encode(["x" * size, b"\x90" * size, 1])) == 4
-
-
-@given(st.binary(max_size=200))
-def test_what_is_no_msgpack_has_some_number_of_values(raw: bytes) -> None:
-    assert 0 <= values_of(raw) <= len(raw)
-
-
-def test_counting_ends_at_the_maximum() -> None:
-    assert values_of(b"\x80" * 1_000, 10) == 11
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-60, 60)), max_size=60))

@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.packed import COUNTED_AT_ONCE, NotPlain, packed_values, plain_values
 from engine.tenant import DEFAULT_TENANT, bind_limits
 from engine.values import (
-    COUNTED_AT_ONCE,
     JSON_AROUND_VALUE,
     JsonMarks,
-    NotPlain,
     decoding,
+    drained,
     is_plain,
     json_bytes_at_most,
     marks_at_most,
-    packed_values,
 )
 
 # What the counting looks at, more often than chance would have it.
@@ -50,7 +50,7 @@ def slowly(value: Any) -> tuple[int, int, int]:
 
 @given(VALUES, CUTS, st.booleans())
 def test_marks_and_colons_are_exact_for_any_json_and_any_cut(value: Any, cuts: list[int], ascii_only: bool) -> None:
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=None if ascii_only else 1).encode()
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=None if ascii_only else 1).msgspec.msgpack.encode()
     values, marks, keys = slowly(value)
     counted = marks_of(text, cuts)
     assert (counted.marks, counted.colons) == (marks, keys)
@@ -80,23 +80,9 @@ PLAIN = st.recursive(
 def test_values_in_msgpack_are_counted_exactly(value: Any) -> None:
     values, _, keys = slowly(value)
     raw = msgspec.msgpack.encode(value)
-    assert packed_values(raw, values + keys) == values + keys
-    assert packed_values(raw, 3) == min(4, values + keys)
+    assert drained(plain_values(raw, values + keys)) == values + keys
+    assert drained(plain_values(raw, 3)) == min(4, values + keys)
     assert len(orjson.dumps(value)) <= json_bytes_at_most(raw) + JSON_AROUND_VALUE * (values + keys)
-
-
-@given(st.binary(max_size=60))
-def test_of_any_bytes_no_more_is_made_than_was_counted(raw: bytes) -> None:
-    try:
-        counted: int | None = packed_values(raw, 1000)
-    except NotPlain:
-        counted = None
-    try:
-        values, _, keys = slowly(msgspec.msgpack.decode(raw))
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError):
-        return
-    # An extension is refused by the count, and so is what has one inside; a key that was there twice is one.
-    assert counted is None or counted >= values + keys
 
 
 def test_a_large_value_is_counted_decoded_and_checked_with_pauses_between() -> None:
@@ -122,3 +108,56 @@ def test_plain_is_what_a_walk_says(value: Any, depth: int) -> None:
         return not isinstance(value, float) or math.isfinite(value)
 
     assert is_plain(value, depth) is walk(value, depth)
+
+
+# ---- msgpack of any kind ------------------------------------------------------------------------------------------
+
+PACKED = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=40)
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=4), inner, max_size=20),
+    max_leaves=60,
+)
+
+
+def counted(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(1 + counted(item) for item in value.values())
+    return 1 + sum(map(counted, value)) if isinstance(value, list) else 1
+
+
+@given(PACKED)
+def test_values_of_any_kind_are_counted_exactly(value: Any) -> None:
+    assert drained(packed_values(msgspec.msgpack.encode(value), 100_000)) == counted(value)
+
+
+@pytest.mark.parametrize("size", [0, 31, 32, 255, 256, 65_535, 65_536])
+def test_of_texts_and_bytes_only_the_head_is_looked_at(size: int) -> None:
+    assert drained(packed_values(msgspec.msgpack.encode(["x" * size, b"\x90" * size, 1]), 10)) == 4
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_msgpack_has_some_number_of_values(raw: bytes) -> None:
+    assert 0 <= drained(packed_values(raw, 200)) <= len(raw)
+
+
+def test_counting_ends_at_the_maximum() -> None:
+    assert drained(packed_values(b"\x80" * 1_000, 10)) == 11
+
+
+@given(st.binary(max_size=60))
+def test_of_any_bytes_no_more_is_made_than_was_counted(raw: bytes) -> None:
+    try:
+        counted: int | None = drained(plain_values(raw, 1000))
+    except NotPlain:
+        counted = None
+    try:
+        values, _, keys = slowly(msgspec.msgpack.decode(raw))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError):
+        return
+    # An extension is refused by the count, and so is what has one inside; a key that was there twice is one.
+    assert counted is None or counted >= values + keys
