@@ -21,7 +21,7 @@ class CallToolArguments(msgspec.Struct):
 
 
 def functions(registry: Registry) -> tuple[HostFunction, ...]:
-    """The family, bound to a registry, which may be filled later."""
+    """The host functions of this family, bound to a registry, which may be filled later."""
 
     async def call_tool(context: HostContext, arguments: CallToolArguments) -> Any:
         request, name = context.request, arguments.name

@@ -31,7 +31,7 @@ class Undescribed(Exception):
 
 
 async def describe(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
-    """The plain fields of the table that the script declares, at the tenant's expense. Raises Undescribed.
+    """The plain fields of the table that the script declares; the tenant pays for the run. Raises Undescribed.
 
     If the worker is lost, the script is run once more in another one.
     """

@@ -42,7 +42,7 @@ Root = Literal["agent", "tool"]
 _PATH = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _CODES = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
 _METHODS = {"agent": "resolve", "tool": "execute"}
-# The packages of this project: an operator's module of such a name is never found.
+# The packages of this project shadow an operator's module of the same name.
 _OURS = ("agents", "benchmarks", "cli", "control", "engine", "knowledge", "sandbox", "server", "storage")
 
 
@@ -195,7 +195,7 @@ class PythonCode:
     ) -> "PythonCode":
         """The object with the limits that it requests. Raises Unusable for an invalid `timeout`."""
         timeout = attribute(target, entry.path, "timeout")
-        # Not finite, and NaN, fail the comparison too.
+        # The comparison below also refuses infinity and NaN.
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
             raise Unusable(f"timeout of {entry.path!r} must be a number of seconds")
         if timeout is not None and not 0 < timeout < float("inf"):

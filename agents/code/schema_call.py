@@ -18,7 +18,7 @@ from engine.host.pieces import in_pieces
 from engine.values import is_plain
 
 SCHEMA = "json.schema"
-# Schemas that were accepted, so that one in a loop is checked and compiled once. Each has at most 2,000 values.
+# Accepted schemas in the cache: one in a loop is checked and compiled once. Each has at most 2,000 values.
 CACHED = 256
 
 
@@ -48,7 +48,7 @@ class _Accepted:
 
 
 def functions() -> tuple[HostFunction, ...]:
-    """The family."""
+    """The host functions of this family."""
     accepted = _Accepted()
 
     async def validate(context: HostContext, arguments: SchemaArguments) -> list[dict[str, str]]:
@@ -66,7 +66,7 @@ def functions() -> tuple[HostFunction, ...]:
         except (ValueError, ValidationError):
             raise CallRefused("the schema cannot be compiled") from None
 
-    # One of a tenant's at a time: each may take 40 ms.
+    # At most one call of a tenant at a time: each may take 40 ms.
     return (HostFunction(SCHEMA, SchemaArguments, validate, at_once=1),)
 
 

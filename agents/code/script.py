@@ -94,7 +94,7 @@ class LuaScript:
 
     def _callers(self, call: Call) -> tuple[str, ...]:
         around = call.callers or (() if call.inside is None else call.inside.request.callers)
-        if around[-1:] == (self.name,):  # an agent as a tool has named itself already
+        if around[-1:] == (self.name,):  # an agent as a tool has already added its own name
             return around
         return (*around, self.name) if around or call.inside is not None else ()
 

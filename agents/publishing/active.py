@@ -55,10 +55,10 @@ _ABANDONED_S = 3600.0
 
 @dataclass(slots=True, eq=False)
 class _TenantCache:
-    """What is known of one tenant: of which state of the control store (None: not read), and for whom it is kept.
+    """One tenant's entry: from which state of the control store (None: not read), and how many requests hold it.
 
-    `tenant` is as it last asked. `made` has what the registry holds, by the number of the version: a version never
-    changes, so that it is made once.
+    `tenant` is that of the last request. `made` has the tenant's part of the registry, by number of the version: a
+    version never changes, so it is made once.
     """
 
     tenant: Tenant
@@ -100,10 +100,10 @@ class ActiveVersions:
         self._registry = registry
         self._changes = changes
         self._folder = folder
-        # In the order of use, the least recent first.
+        # By tenant, the least recently used first.
         self._held: OrderedDict[str, _TenantCache] = OrderedDict()
-        # Invariant: the sizes of those without holders, together. What requests hold cannot make room: were it counted,
-        # a few large tenants with long requests would leave no room for others.
+        # Invariant: the sum of the sizes of entries without holders. The others cannot be evicted: if they counted, a
+        # few large tenants with long requests would leave no room for others.
         self._idle_size = 0
 
     def published(self, tenant: Tenant) -> "PublishedBlock":
@@ -114,7 +114,7 @@ class ActiveVersions:
         return PublishedBlock(self, tenant)
 
     async def renew(self, tenant: str) -> None:
-        """Put what is active now into the place of what the registry holds, if that is at hand."""
+        """Replace the tenant's part of the registry by what is active now, if that part is loaded."""
         held = self._held.get(tenant)
         if held is not None:
             await self._renew(tenant, held)
@@ -196,7 +196,7 @@ class ActiveVersions:
             self._evict(-1, lambda: len(self._held) <= KEPT_TENANTS)
 
     def _evict(self, least: int, enough: Callable[[], bool]) -> None:
-        """Until it is enough, evict tenants that have no holder and more than so many bytes, the least recent first."""
+        """Evict tenants without holders and with more than `least` bytes, least recently used first, until `enough`."""
         for tenant, other in list(self._held.items()):
             if enough():
                 return
@@ -206,7 +206,7 @@ class ActiveVersions:
                 self._registry.publish(tenant, EMPTY)
 
     async def _renew(self, tenant: str, held: _TenantCache, *, asked: bool = False) -> None:
-        """Read what is active. With `asked`, raises Problem quota_exceeded where the tenant has no CPU time left."""
+        """Load what is active. With `asked`, raises Problem quota_exceeded if the tenant has no CPU time left."""
         async with held.renewing:
             generation = self._control.generation()
             if held.mark is not None and held.generation == generation:
@@ -230,9 +230,9 @@ class ActiveVersions:
     async def _made_of(
         self, tenant: str, held: _TenantCache, active: Sequence[ActiveVersion], asked: bool
     ) -> tuple[dict[int, Made], bool]:
-        """What can be called of these versions, and whether that is all that could be. Only what is new is made."""
+        """The agents and tools of these versions, and whether none is left to retry. Only new versions are made."""
         folder = self._folder(tenant)
-        # Copies of inactive versions are removed. With none active all stay: they show that a control store was lost.
+        # Copies of inactive versions are removed. Without active ones all stay, as evidence of a lost control store.
         if active and held.mark is None:
             await trio.to_thread.run_sync(_remove_others, folder, {each.digest for each in active})
         found = {each.n: held.made[each.n] for each in active if each.n in held.made and _has_files(held.made[each.n])}
@@ -281,7 +281,7 @@ class PublishedBlock:
 
 
 def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> Iterator[list[ActiveVersion]]:
-    """The versions in batches of bounded size, each of at least one. A version whose files are missing counts whole."""
+    """The versions in batches of bounded size, or of one larger version. Where files are missing, `whole` counts."""
     batch: list[ActiveVersion] = []
     size = 0
     for each in versions:

@@ -31,7 +31,8 @@ MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 200
 MAX_DEPTH = 8
 MAX_ARGUMENTS = 64
-# Bounds of `config`, which every active version has in memory, decoded: a list takes 64 bytes there, and three as JSON.
+# Bounds of `config`, which stays in memory, decoded, for every active version: an empty list takes 64 bytes there, and
+# three as JSON with its comma.
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_CONFIG_VALUES = 1_024
 
@@ -43,16 +44,16 @@ _LUA_BYTECODE = "\x1bLua"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
-def restored(name: str, version: str, digest: str, kept: bytes, *, partial: bool = False) -> Package:
-    """The published package whose `content`, or with `partial` whose `head`, this is.
+def restored(name: str, version: str, digest: str, content: bytes, *, partial: bool = False) -> Package:
+    """The published package with this `content`, which with `partial` is only its `head`.
 
     Takes 5 ms of CPU a megabyte. Also raises Problem if the content does not match the digest: the digest names a
     folder, and rows may come from another machine.
     """
-    if not _DIGEST.fullmatch(digest) or not (partial or hashlib.sha256(kept).hexdigest() == digest):
+    if not _DIGEST.fullmatch(digest) or not (partial or hashlib.sha256(content).hexdigest() == digest):
         raise _bad("its content does not match its digest")
-    said = json.loads(kept)
-    return parse_package(said.pop("root"), name, {"version": version, **said}, digest=digest, partial=partial)
+    manifest = json.loads(content)
+    return parse_package(manifest.pop("root"), name, {"version": version, **manifest}, digest=digest, partial=partial)
 
 
 def parse_package(
@@ -152,7 +153,7 @@ def check_path(path: str) -> None:
 
 
 def brief(value: Any) -> str:
-    """A value for a message that expected a text, cut short. Large values are not rendered first."""
+    """A value as a short text for an error message. Lists and objects, which may be large, are not rendered."""
     if isinstance(value, str):
         return value[:64]
     return str(value)[:64] if isinstance(value, int | float | None) else "..."
@@ -168,7 +169,7 @@ def _files(given: Any) -> dict[str, str]:
     if len(given) > MAX_FILES:
         raise Problem(Code.TOO_LARGE, f"the package holds {len(given)} files; the most is {MAX_FILES}")
     size = 0
-    # Every path and every folder above one, folded.
+    # Every path and every folder above one: folded, to its spelling and whether it is a file.
     taken: dict[str, tuple[str, bool]] = {}
     for path, text in sorted(given.items()):
         check_path(path)
@@ -181,6 +182,7 @@ def _files(given: Any) -> dict[str, str]:
         for count in range(1, len(parts) + 1):
             here, is_file = "/".join(parts[:count]), count == len(parts)
             before, was_file = taken.setdefault(folded(here), (here, is_file))
+            # Two spellings of one name, or one name for a file and a folder.
             if before != here or ((is_file or was_file) and (before, was_file) != (path, is_file)):
                 raise _bad(f"files: {before[:120]!r} and {path[:120]!r} would be one name on some machines")
     return dict(given)

@@ -39,7 +39,7 @@ Action = Literal["activate", "approve", "deprecate"]
 # The scope that each action requires. Approving grants what a version requests, so the uploader's scope is not enough.
 SCOPE: dict[Action, Scope] = {"activate": "publish", "approve": "admin", "deprecate": "publish"}
 
-# What is published may be read by those who upload it, and by those who approve it.
+# The scopes that may read versions: that of keys that upload, and that of keys that approve.
 READ: tuple[Scope, ...] = ("publish", "admin")
 
 
@@ -57,11 +57,11 @@ class Published:
 
 
 class Deciding:
-    """Activates, approves and deprecates versions. Every method may raise Problem `unavailable`.
+    """Activates, approves, deprecates and reads versions. Every method may raise Problem `unavailable`.
 
-    `limits_for` returns the limits of a tenant's run that requests some; `renew` is awaited with the name of a tenant
-    whose active versions have changed; `charge` is called with the CPU seconds that work on its versions took;
-    `work_for` opens a block whose time is charged to the tenant, and raises Problem if it has used up its share.
+    `limits_for` binds the limits that a tenant's run requests; `renew` is awaited with the name of a tenant whose
+    active versions have changed; `charge` is called with the CPU seconds that work on its versions took; `work_for`
+    opens a block whose CPU time is charged to the tenant, and raises Problem if the tenant has used up its share.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Deciding:
         """
         require(who, SCOPE[action])
         if action != "deprecate" and not who.operator:
-            with self._work_for(tenant):
+            with self._work_for(tenant):  # raises before the work if the tenant has used up its share
                 pass
         versions = self._versions
         act = {"activate": versions.activate, "approve": versions.approve, "deprecate": versions.deprecate}[action]
@@ -114,7 +114,7 @@ class Deciding:
     async def changes(
         self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, against: str
     ) -> dict[str, Any]:
-        """What a version changes, beside another one of its name. Raises Problem: forbidden, not_found."""
+        """What a version changes, compared with another one of its name. Raises Problem: forbidden, not_found."""
         require(who, *READ)
         which = VersionId(tenant.id, root, name, version)
         return await self._versions.changes(which, against, charge=partial(self._charge, tenant))
@@ -159,7 +159,7 @@ class Publishing(Deciding):
         self._documents = documents
         self._clock = clock
         # Invariant: an entry for every tenant with an upload that is being stored, or waits to be.
-        self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def publish(self, tenant: Tenant, who: Identity, root: Root, name: str, body: Mapping[str, Any]) -> Published:
         """Store an uploaded package as a version of this name; activate it unless it requests more than was approved.
@@ -169,34 +169,34 @@ class Publishing(Deciding):
         quota_exceeded, and those of admission, for the run that describes the script.
         """
         require(who, "publish")
-        asked = VersionId(tenant.id, root, name, brief(body.get("version")))
+        target = VersionId(tenant.id, root, name, brief(body.get("version")))
         try:
-            with self._engine.work_for(tenant):  # refused before the work if the tenant has used up its share
+            with self._engine.work_for(tenant):  # raises before the work if the tenant has used up its share
                 pass
             package, cpu_s = await trio.to_thread.run_sync(_parsed, root, name, body)
             self._engine.charge(tenant, cpu_s)
             if isinstance(package, Problem):
                 raise package
             self._check_clash(tenant, package)
-            there = await self._versions.find(VersionId(tenant.id, root, name, package.version))
-            said: object = None
+            existing = await self._versions.find(VersionId(tenant.id, root, name, package.version))
+            declaration: object = None
             warnings: tuple[str, ...] = ()
-            if there is None:
+            if existing is None:
                 self._check_source(tenant, package)
-                said = await self._declaration(tenant, package)
+                declaration = await self._declaration(tenant, package)
                 with self._engine.work_for(tenant):
-                    made = self._active.made(tenant.id, package, said)
+                    made = self._active.made(tenant.id, package, declaration)
                 warnings = (*made.warnings, *self._lowered(tenant, package))
         except WrongShape as wrong:
             bad = Problem(Code.BAD_REQUEST, str(wrong))
-            await self._versions.refuse(asked, bad, who=who)
+            await self._versions.refuse(target, bad, who=who)
             raise bad from wrong
         except Problem as problem:
-            await self._versions.refuse(asked, problem, who=who)
+            await self._versions.refuse(target, problem, who=who)
             raise
         new = NewVersion(
             root=root, name=name, version=package.version, digest=package.digest, content=package.content,
-            head=package.head, grants=package.grants, said=said, at=self._clock(), by=who.actor,
+            head=package.head, grants=package.grants, said=declaration, at=self._clock(), by=who.actor,
         )  # fmt: skip
         added = await self._keep(tenant, who, package, new)
         shown = {**added.standing.as_json(), "warnings": list(warnings)}
@@ -205,7 +205,7 @@ class Publishing(Deciding):
     async def _keep(self, tenant: Tenant, who: Identity, package: Package, new: NewVersion) -> Added:
         free, room = self._free(tenant), self._engine.room_for(tenant)
         documents = await self._documents(tenant.id) if room is not None else 0
-        async with self._turn(tenant.id):
+        async with self._lock_of(tenant.id):
             begun = await self._active.prepare(tenant.id, package)
             try:
                 added = await self._versions.add(
@@ -220,12 +220,16 @@ class Publishing(Deciding):
                 raise
         return added
 
-    def _turn(self, tenant: str) -> trio.Lock:
-        """The lock for storing a tenant's uploads one at a time: one that is undone removes the files that it wrote."""
-        found = self._turns.get(tenant)
-        if found is None:
-            found = self._turns[tenant] = trio.Lock()
-        return found
+    def _lock_of(self, tenant: str) -> trio.Lock:
+        """The lock under which a tenant's uploads are stored one at a time.
+
+        An upload that fails removes the files that it wrote. Without the lock, another upload of the same content could
+        find them written, and lose them.
+        """
+        lock = self._locks.get(tenant)
+        if lock is None:
+            lock = self._locks[tenant] = trio.Lock()
+        return lock
 
     def _check_clash(self, tenant: Tenant, package: Package) -> None:
         agents, tools = self._registry.configured(tenant.id)
@@ -245,12 +249,12 @@ class Publishing(Deciding):
 
     async def _declaration(self, tenant: Tenant, package: Package) -> object:
         """The script's declaration, from a run in a worker at the tenant's expense. Raises Problem."""
-        declaration = packages_of(package.root)[package.kind].declaration
-        if declaration is None:
+        check = packages_of(package.root)[package.kind].declaration
+        if check is None:
             return None
         script = Script.from_source(package.main.rpartition("/")[2], package.source)
         try:
-            said = await describe(package.name, script, package.root, self._engine, tenant)
+            fields = await describe(package.name, script, package.root, self._engine, tenant)
         except Undescribed as undescribed:
             if undescribed.refused is not None:
                 raise undescribed.refused from None
@@ -265,21 +269,21 @@ class Publishing(Deciding):
             raise Problem(Code.BAD_REQUEST, f"the script does not load{what}: {undescribed.message}") from None
         # Only known fields are stored: the rest of the script's table is bounded by output_bytes alone.
         with self._engine.work_for(tenant):
-            return declared_again(declaration(said))
+            return declared_again(check(fields))
 
     def _lowered(self, tenant: Tenant, package: Package) -> list[str]:
         bound = self._limits_for(dict(package.grants.limits), tenant)
         return [
-            f"{name} = {asked:g} is above the ceiling and will be {bound[name]:g}, as set by the {bound.sources[name]}"
-            for name, asked in package.grants.limits.items()
-            if bound[name] < asked
+            f"{name} = {limit:g} is above the ceiling and will be {bound[name]:g}, as set by the {bound.sources[name]}"
+            for name, limit in package.grants.limits.items()
+            if bound[name] < limit
         ]
 
 
 def require(who: Identity, *scopes: Scope) -> None:
     """Raises Problem `forbidden` unless the key has one of these scopes, or the operator sends the request.
 
-    Without keys, only clients on this machine may publish: an open port must not let strangers upload code.
+    Without keys, only clients on this machine may publish: an open port must not let its clients upload code.
     """
     if not who.operator and who.key_id is None:
         raise Problem(Code.FORBIDDEN, "without keys, publishing is for clients on this machine")

@@ -14,7 +14,8 @@ _SPARE = 16
 class IndexedHeap(Generic[Item]):
     """A binary heap with lazy deletion. `put`, `drop` and `first` are O(log n) amortized; memory is O(n).
 
-    Keys must be unique: end each with a number that no other item has.
+    Keys must be unique: end each with a number that no other item has. A stale entry may have the key of a later entry
+    of the same item; comparing the two never calls the item's `<`, as a tuple skips elements that are identical.
     """
 
     __slots__ = ("_entries", "_heap")

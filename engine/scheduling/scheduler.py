@@ -1,8 +1,8 @@
-"""Who runs next: admission, one bounded queue a tenant, and a fair pick by CPU time used. Pure: no clock, no trio.
+"""Which run is next: admission, a bounded queue per tenant, and a fair pick by CPU time used. Pure: no clock, no trio.
 
 The pick is start-time fair queueing over CPU seconds: each tenant is a flow whose virtual time advances by
 `cpu_s / weight` of what its runs use; the flow with the least virtual time goes first. A flow that was idle returns at
-the present virtual time, so that idling saves nothing up (P. Goyal et al., "Start-time Fair Queuing", SIGCOMM 1996);
+the present virtual time, so that idle time earns no credit (P. Goyal et al., "Start-time Fair Queuing", SIGCOMM 1996);
 or one slice before it, when every other flow has a run under way: a tenant that calls rarely goes before one that never
 stops.
 
@@ -38,7 +38,7 @@ class Ticket:
     """One admitted run: queued, then started (perhaps suspended and resumed), then finished; or withdrawn.
 
     Times are in seconds of the caller's clock. `waiting_since` is when the run began to wait for the host, None while
-    it computes; the caller maintains it.
+    it computes; the caller maintains it, and `wake` clears it.
     """
 
     tenant: str
@@ -56,7 +56,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
-    """`name` is the quota, `used` and `bound` are runs; `engine_wide` if the bound is not the tenant's own."""
+    """`name` is the quota, `used` and `bound` count runs; `engine_wide` if the bound is not the tenant's own."""
 
     name: Literal["queue_length", "concurrent_runs"]
     used: int
@@ -72,10 +72,10 @@ class _Flow:
     # Older flows have lower numbers: the last tie-break of every order.
     number: int
     weight: float = 1.0
-    virtual: float = 0.0
-    concurrent: int | None = None
-    running: int = 0
-    begun: int = 0
+    virtual: float = 0.0  # CPU seconds charged, divided by `weight`; `_come_back` moves it forward
+    concurrent: int | None = None  # bound on `begun`
+    running: int = 0  # runs on slots
+    begun: int = 0  # runs that have begun and not ended: on slots, suspended, or waiting for the host
     queue: OrderedDict[Ticket, None] = field(default_factory=OrderedDict)  # an ordered set: any ticket may be withdrawn
     ready: deque[Ticket] = field(default_factory=deque)  # suspended, and able to compute
     # Its key in the scheduler's `_wanting`, None if it is in none of these orders.
@@ -94,6 +94,8 @@ class Scheduler:
     """Admits, queues and picks. The caller starts what `next_start` returns and reports its end with `finish`.
 
     `slots` runs use the CPU at once; `places` bounds the runs that have begun and not ended, suspended ones included.
+    There are at least twice as many places as slots: a tenant holds at most half of the places, and one that is alone
+    must be able to use every slot.
     `total_queue` bounds all queues together.
     """
 
@@ -263,9 +265,9 @@ class Scheduler:
         if not heads:
             return None
         first = min(heads)[1]
-        idle = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
-        if idle:
-            return self._suspend(min(idle, key=lambda t: t.waiting_since or 0.0), now)
+        stalled = [t for t in self._on_slots if t.waiting_since is not None and now - t.waiting_since >= PATIENCE_S]
+        if stalled:
+            return self._suspend(min(stalled, key=lambda t: t.waiting_since or 0.0), now)
         busy = []
         for number, ticket in enumerate(self._on_slots):
             flow = self._flows[ticket.tenant]
@@ -276,11 +278,12 @@ class Scheduler:
             return None
         return self._suspend(max(busy)[2], now)
 
-    def _is_far_ahead(self, ticket: Ticket, of: _Flow) -> bool:
-        """Whether this run has computed, and its tenant has used more than the flow `of` by `FAR_AHEAD_S`."""
+    def _is_far_ahead(self, ticket: Ticket, other: _Flow) -> bool:
+        """Whether this run has computed, and its tenant has used more than the flow `other` by `FAR_AHEAD_S`."""
         flow = self._flows[ticket.tenant]
+        # The part of the charge at its start that it has not used yet.
         assumed_s = ASSUMED_CPU_S - ticket.computed if ticket.charged == ASSUMED_CPU_S else 0.0
-        return ticket.computed > 0 and flow.virtual - assumed_s / flow.weight >= of.virtual + FAR_AHEAD_S
+        return ticket.computed > 0 and flow.virtual - assumed_s / flow.weight >= other.virtual + FAR_AHEAD_S
 
     def _suspend(self, ticket: Ticket, now: float) -> Ticket:
         flow = self._flows[ticket.tenant]
@@ -318,14 +321,14 @@ class Scheduler:
         self.begun -= 1
         flow.virtual += (max(cpu_s, ticket.computed) - ticket.charged) / flow.weight
         if not competed and self._competes(flow):  # its next queued run had waited only for this place
-            self._leave_wanting(flow)  # so that the present is taken without this flow
+            self._leave_wanting(flow)  # so that the present does not depend on this flow
             self._note_present(self._heads())
             flow.virtual = max(flow.virtual, self._present)
         self._arrange(flow)
         self._forget_idle()
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Remove a queued run: its caller went away or waited too long."""
+        """Remove a queued run: its caller disconnected, or its time in the queue is over."""
         flow = self._flows[ticket.tenant]
         del flow.queue[ticket]
         self.queued -= 1
@@ -389,7 +392,7 @@ class Scheduler:
         return flow.running > 0 or bool(flow.ready) or (bool(flow.queue) and self._may_begin(flow))
 
     def _come_back(self, flow: _Flow) -> None:
-        """A flow that was away is about to want a slot: time that it did not use is not credited."""
+        """Move a flow that is about to compete again up to the present: time that it did not use is not credited."""
         if self._competes(flow):
             return
         self._note_present(self._heads())

@@ -22,9 +22,9 @@ from sandbox.wire.outcome import Outcome
 # stopped at most this long after its CPU budget is used up, plus the time of the kill.
 BUSY_POLL_S = 0.005
 POLL_S = 0.02
-# Flat charge for the supervisor's work on a host call: 0.1 ms when answered from memory, 0.5 for a search.
+# Flat charge for the supervisor's work on a host call: an answer from memory takes 0.1 ms, a search 0.5.
 HOST_CALL_S = 0.0003
-# Least share of the time holding a slot that is charged as CPU time.
+# A turn is charged as CPU time at least this share of the time in which it holds a slot.
 HELD_COUNTS = 0.1
 
 
@@ -50,7 +50,7 @@ class Turn:
         self._held_s = 0.0  # how long it held slots, before its present one
         self._held_since = trio.current_time()
         self._counted_s = 0.0  # already charged to the tenant's quota
-        self._woken = False
+        self._woken = False  # whether a worker has joined since the turn was suspended
 
     @contextmanager
     def run_on(self, worker: Worker, cpu_s: float) -> Iterator[None]:
@@ -88,7 +88,7 @@ class Turn:
         """A nested run used CPU time: the budget of the run on this worker shrinks at once."""
         budget = self._workers[worker]
         budget.limit_s -= cpu_s
-        _judge(worker, budget)
+        _kill_if_over(worker, budget)
 
     def worked(self, cpu_s: float) -> None:
         """Add CPU time that the supervisor used for a run of this turn, beyond the flat charge for each host call."""
@@ -97,7 +97,7 @@ class Turn:
     def enforce(self) -> None:
         """Kill workers whose runs are over their CPU budget or hold more memory than they may."""
         for worker, budget in self._workers.items():
-            _judge(worker, budget)
+            _kill_if_over(worker, budget)
             worker.hold_memory()
 
     def cpu_s(self) -> float:
@@ -115,7 +115,7 @@ class Turn:
         """What the scheduler charges the tenant: `computed_s`, or a share of the time holding a slot if that is more.
 
         A run that makes one host call after the other computes little but still occupies its slot: without this charge
-        its virtual time would stand still, and tenants that have used less would wait for long.
+        its virtual time would stand still, and tenants that have used less would wait long.
         """
         held_s = self._held_s + (0.0 if self.ticket.suspended else now - self._held_since)
         return max(self.computed_s(), held_s * HELD_COUNTS)
@@ -152,7 +152,10 @@ class Turn:
 
     @property
     def computing(self) -> bool:
-        """Whether a worker of this turn has something to compute before the host answers."""
+        """Whether a worker of this turn has something to compute before the host answers.
+
+        True without workers: the run is about to get one, or to end.
+        """
         return self._woken or not self._workers or not all(worker.awaiting for worker in self._workers)
 
     def suspend(self, now: float) -> None:
@@ -170,7 +173,7 @@ class Turn:
             worker.resume()
 
 
-def _judge(worker: Worker, budget: _Budget) -> None:
+def _kill_if_over(worker: Worker, budget: _Budget) -> None:
     used = worker.run_cpu_s()
     if used > budget.limit_s:
         # Counts what nested runs used: the limit that the script knows is the one it began with.
@@ -198,7 +201,7 @@ class Turns:
         # Invariant: exactly the tickets that have begun and not ended.
         self._turns: dict[Ticket, Turn] = {}
         self._work = trio.Event()
-        # The present pause of `watch`, or the last one.
+        # The present pause of `watch`, or the last one, whose deadline has no effect any more.
         self._pause = trio.CancelScope()
 
     def begin(self, tenant: Tenant, quotas: BoundQuotas, ticket: Ticket) -> Turn:

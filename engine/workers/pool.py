@@ -12,6 +12,7 @@ import trio
 
 from engine.workers.worker import Worker, WorkerLost
 from engine.workers.zygote import Zygote, ZygoteLost, open_zygote
+from sandbox.wire.limits import MIB
 from sandbox.wire.messages import LayerReport
 
 log = structlog.get_logger("engine.pool")
@@ -33,10 +34,10 @@ class NoWorker(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """`workers` may be leased at once; `reserve` more are kept pristine. Bounds are the engine's ceilings.
+    """`workers` may be leased at once; `reserve` more wait, pristine; `suspended` more may hold suspended runs.
 
-    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker. `suspended` more workers
-    may hold suspended runs.
+    `max_depth` is how deep runs may be nested: a run that waits for another keeps its worker. `cpu_s` and
+    `memory_bytes` are the engine's ceilings for one run.
     """
 
     workers: int
@@ -46,10 +47,10 @@ class PoolSettings:
     isolation: Literal["tenant", "execution"] = "tenant"
     max_runs_per_worker: int = 10_000
     cpu_s: float = 60.0
-    memory_bytes: int = 512 << 20
+    memory_bytes: int = 512 * MIB
     layers_off: tuple[str, ...] = ()
-    # Workers of one zygote share its address space layout and hash seed, so the zygote is replaced now and then.
-    # Starting one takes about 0.1 s beside the runs: nothing, once in so many forks.
+    # Workers of one zygote share its address space layout and hash seed, so it is replaced after this many forks.
+    # Starting a zygote takes about 0.1 s, while runs continue: negligible at this interval.
     forks_per_zygote: int = 1_000
 
     @property
@@ -59,27 +60,30 @@ class PoolSettings:
 
     @property
     def nested_places(self) -> tuple[int, ...]:
-        """How many nested runs may be under way, by depth: few are needed, and fewer the deeper."""
+        """How many nested runs may be under way, by depth: few are needed, and half as many at each depth."""
         return tuple(max(1, self.workers >> depth) for depth in range(self.max_depth))
 
     @property
     def at_most(self) -> int:
-        """How many workers there may be, not counting those that are ending."""
+        """The most workers at once, not counting those that are ending."""
         return self.workers + self.suspended + self.reserve + sum(self.nested_places)
 
     @property
     def fleet_processes(self) -> int:
-        """All processes of one zygote: workers and reserve, those on their way out, zygote and launcher."""
+        """The most processes of one zygote: workers, reserve, workers that are ending, zygote and launcher."""
         return 4 * self.at_most + 2
 
     @property
     def fleet_memory_bytes(self) -> int:
-        """All memory of one zygote's workers: each at its ceiling with what the interpreter needs beside it."""
-        return self.at_most * (self.memory_bytes + (64 << 20)) + (256 << 20)
+        """The most memory of one zygote's workers: each at its ceiling, with what the interpreter needs besides."""
+        return self.at_most * (self.memory_bytes + 64 * MIB) + 256 * MIB
 
 
 class Pool:
-    """Invariant: a live worker is in exactly one of _pristine, _idle, _leased, _closing."""
+    """The workers of one engine.
+
+    Invariant: a worker that is ready and not reaped is in exactly one of _pristine, _idle, _leased, _closing.
+    """
 
     def __init__(self, settings: PoolSettings, nursery: trio.Nursery) -> None:
         self.settings = settings
@@ -101,7 +105,7 @@ class Pool:
         self.trouble: str | None = None
 
     def by_state(self) -> dict[WorkerState, list[Worker]]:
-        """Every live worker, by state; idle ones longest idle first."""
+        """Every worker that is ready and not reaped, by state; idle ones longest idle first."""
         return {
             "pristine": [*self._pristine],
             "idle": [*self._idle.values()],
@@ -205,7 +209,7 @@ class Pool:
         return worker
 
     async def _current_zygote(self) -> Zygote:
-        """The zygote, or a new one when it has ended or forked enough. The old one ends with its last leased worker."""
+        """The zygote, or a new one if it has ended or forked enough. The old one ends with its last leased worker."""
         async with self._renewing:
             zygote = self._zygote
             if zygote is None or zygote.lost.is_set() or zygote.forks >= self.settings.forks_per_zygote:
@@ -242,8 +246,8 @@ class Pool:
         caught = []
         for worker in [*self._pristine, *self._idle.values()]:
             worker.settle()
-            if (deed := worker.misdeed()) is not None:
-                caught.append((worker, deed))
+            if (reason := worker.misdeed()) is not None:
+                caught.append((worker, reason))
                 if self._idle.pop(worker.serial, None) is None:
                     self._pristine.remove(worker)
                     self._refill.set()
@@ -262,7 +266,7 @@ class Pool:
         """Keep the pristine reserve full, so that leases do not wait for a fork. Runs until cancelled."""
         pause = _BACKOFF_S[0]
         while True:
-            self._refill = trio.Event()
+            self._refill = trio.Event()  # before the forks: a lease during them must start the next pass
             if self._pristine:
                 await trio.sleep(REFILL_AFTER_S)
             try:
@@ -308,5 +312,5 @@ async def open_pool(settings: PoolSettings) -> AsyncIterator[Pool]:
             finally:
                 await pool.close()
         nursery.cancel_scope.cancel()
-    if failed is not None:
+    if failed is not None:  # raised outside of the nursery, which would wrap it in a group
         raise failed

@@ -1,5 +1,5 @@
 """The protocol of one worker, seen from the supervisor: which message is legal now. No pipe, no clock: bytes in,
-messages out. Nothing else judges what a worker sends."""
+messages out. No other module decides whether a message is legal."""
 
 import math
 
@@ -24,23 +24,25 @@ from sandbox.wire.messages import (
 
 # Bytes of a message besides its value: tags, names, a traceback.
 _ENVELOPE_BYTES = 64 * KIB
-# Sent to the prelude, which drops further calls; a worker that sends more is not running the prelude.
+# Progress messages of one run. The prelude is sent this bound and drops further ones: a worker that sends more is not
+# running the prelude.
 MAX_PROGRESS = 1_000
-# The prelude cuts the text of a progress message, an error and its traceback to so many bytes (log.lua, failure.lua).
-# `sandbox.vm` may make them longer: a byte that is not UTF-8 becomes three, and names of fields grow.
+# Bounds on a progress message in bytes, and on an error and its traceback in characters. The prelude cuts these texts
+# to as many bytes or fewer (log.lua, failure.lua). `sandbox.vm` may make the last two longer in bytes: one that is not
+# UTF-8 becomes three, and names of fields grow.
 MAX_PROGRESS_BYTES = 512
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 8_192, 32_768
 # Payloads up to this size are decoded without a check of their head.
 _SMALL_BYTES = 4 * KIB
-# Bound on the reads of a run that complete no frame, not counting those of at least this size: the kernel delivers a
-# large frame page by page, but a worker that sends single bytes would cost a read for each.
+# How many reads of a run may complete no frame and return fewer than _PIECE_BYTES. The kernel delivers a large frame
+# page by page, but a worker that sends single bytes would cost a read for each.
 _PIECES, _PIECE_BYTES = 1_024, 1_024
 # Host calls that one run may have under way at once; the prelude queues the rest (parallel.lua, AT_ONCE).
 MAX_SIDE_BY_SIDE = 64
 
 
-# Messages that only their frame bounds.
-_FREE = frozenset({HostCall, Done, Failed, Ready})
+# Messages without a bound other than that of their size (`_check_large`).
+_SIZE_ALONE = frozenset({HostCall, Done, Ready})
 
 
 # The head of each message in the one form that our encoder writes, the limit that bounds its payload (`Limits`), and
@@ -76,7 +78,7 @@ class Conversation:
         self._last_call = 0
 
     def begin(self, message: Run, limits: Limits) -> None:
-        """A Run is about to be sent: set the bounds of its answer."""
+        """Set the bounds of a run's messages, and record its Run, which is sent next. Raises ProtocolViolation."""
         if not self._decoder.idle:
             raise ProtocolViolation("the worker sent something between two runs")
         self._decoder.maximum = max(limits.output_bytes, limits.log_bytes) + _ENVELOPE_BYTES
@@ -89,7 +91,7 @@ class Conversation:
         self.sent(message)
 
     def sent(self, message: messages.ToWorker) -> None:
-        """Record a message of the supervisor. An illegal one is a bug of ours: AssertionError."""
+        """Record a message of the supervisor. An illegal one is a bug of the supervisor: AssertionError."""
         following = TRANSITIONS.get((self.state, type(message)))
         assert following is not None, f"{type(message).__name__} sent in {self.state.name}"
         self.state = following
@@ -117,17 +119,19 @@ class Conversation:
 
     def _message(self, payload: bytes) -> messages.FromWorker:
         if len(payload) > _SMALL_BYTES:
-            _judge_large(payload, self._limits)
+            _check_large(payload, self._limits)
         message = messages.decode_from_worker(payload)
         following = TRANSITIONS.get((self.state, type(message)))
         if following is None:
             raise ProtocolViolation(f"{type(message).__name__} in state {self.state.name}")
-        if type(message) in _FREE:
-            if isinstance(message, Failed) and (
-                len(message.message) > MAX_MESSAGE_CHARS or len(message.traceback) > MAX_TRACEBACK_CHARS
-            ):
-                raise ProtocolViolation("a longer error, or traceback, than the prelude sends")
-        elif isinstance(message, Log):
+        if type(message) not in _SIZE_ALONE:
+            self._check_bounds(message)
+        self.state = following
+        return message
+
+    def _check_bounds(self, message: messages.FromWorker) -> None:
+        """Check a message against the bounds of the run, and count it there. Raises ProtocolViolation."""
+        if isinstance(message, Log):
             self._log_bytes -= len(message.text.encode()) + LINE_BYTES
             if self._log_bytes < 0:
                 raise ProtocolViolation("more log than the limit that the worker was given")
@@ -137,11 +141,13 @@ class Conversation:
             if self._progress < 0 or too_long or not math.isfinite(message.fraction):
                 raise ProtocolViolation("more progress than the prelude sends, or in another form")
         elif isinstance(message, HostCalls):
-            self._start(message)
-        self.state = following
-        return message
+            self._start_calls(message)
+        elif isinstance(message, Failed) and (
+            len(message.message) > MAX_MESSAGE_CHARS or len(message.traceback) > MAX_TRACEBACK_CHARS
+        ):
+            raise ProtocolViolation("a longer error, or traceback, than the prelude sends")
 
-    def _start(self, message: HostCalls) -> None:
+    def _start_calls(self, message: HostCalls) -> None:
         for number, _, _ in message.calls:
             if number <= self._last_call:
                 raise ProtocolViolation("the number of an earlier host call")
@@ -151,8 +157,8 @@ class Conversation:
             raise ProtocolViolation(f"{len(self._under_way)} host calls under way at once")
 
 
-def _judge_large(payload: bytes, limits: Limits) -> None:
-    """Judge a payload by its first bytes, before any of it is decoded. Raises ProtocolViolation."""
+def _check_large(payload: bytes, limits: Limits) -> None:
+    """Check a payload by its first bytes, before any of it is decoded. Raises ProtocolViolation."""
     head = payload[: 2 + (payload[1] & 31)]
     known = _LARGEST.get(head)
     if known is None:
@@ -163,10 +169,10 @@ def _judge_large(payload: bytes, limits: Limits) -> None:
     if head.endswith(b"call"):
         _name_ends(payload, len(head))
     elif head.endswith(b"calls"):
-        _judge_calls(payload, len(head))
+        _check_calls(payload, len(head))
 
 
-def _judge_calls(payload: bytes, place: int) -> None:
+def _check_calls(payload: bytes, place: int) -> None:
     count, place = _list_length(payload, place)
     if count > MAX_SIDE_BY_SIDE:
         raise ProtocolViolation(f"{count} host calls under way at once")

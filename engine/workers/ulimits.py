@@ -68,7 +68,7 @@ def shortfall(settings: PoolSettings, bounds: Bounds, files_open: int) -> str | 
 def take(settings: PoolSettings) -> str | None:
     """Raise the soft limit of open files as far as needed. Returns what `shortfall` finds.
 
-    Many systems start programs with a soft limit of 1,024, for those that use select(2): this one does not.
+    Many systems start programs with a soft limit of 1,024, for those that use select(2), which this one does not use.
     """
     files_open = _files_open()
     missing = shortfall(settings, _bounds(), files_open)

@@ -58,7 +58,7 @@ _OUTPUT_LIMITS = {"output_limit": "output_bytes", "depth_limit": "value_depth"}
 
 
 def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
-    """The verdict on an answer, once it is checked."""
+    """The verdict on an answer, whose value is decoded and checked here."""
     if isinstance(answer, Done):
         try:
             return Verdict(Outcome.OK, decode_value(answer.value, limits.values), replaced=answer.replaced)
@@ -66,7 +66,7 @@ def of_answer(answer: Done | Failed, limits: BoundLimits) -> Verdict:
             return _refused(refused, limits)
     traceback = answer.traceback or None
     if answer.kind == "memory_limit":
-        return passed(limits, Mark(Outcome.MEMORY_LIMIT, "memory_bytes"))
+        return _exceeded(limits, Mark(Outcome.MEMORY_LIMIT, "memory_bytes"))
     if answer.kind in _OUTPUT_LIMITS:
         use = limit_use(limits, _OUTPUT_LIMITS[answer.kind])
         return Verdict(Outcome.OUTPUT_LIMIT, failure=Failure(answer.message, use))
@@ -103,15 +103,15 @@ def of_death(mark: Mark | None, status: int | None, cpu_s: float, limits: BoundL
     """
     if mark is not None:
         event = mark.detail if mark.outcome is Outcome.POLICY_VIOLATION else None
-        return passed(limits, mark) if event is None else _violation(event)
+        return _exceeded(limits, mark) if event is None else _violation(event)
     killer = status & 0x7F if status is not None and status >= 0 else None  # WTERMSIG
     if killer == signal.SIGSYS:
         return _violation("seccomp stopped a system call that is not allowed (SIGSYS)")
     if killer == signal.SIGKILL:
-        # Without a mark, the supervisor did not send it: RLIMIT_CPU does if the supervisor is late; so does the OOM
-        # killer.
+        # Without a mark, the supervisor did not send it: RLIMIT_CPU sends it if the supervisor is late, and so does the
+        # OOM killer.
         if cpu_s > limits["cpu_s"]:
-            return passed(limits, Mark(Outcome.CPU_LIMIT, "cpu_s", round(cpu_s, 3)))
+            return _exceeded(limits, Mark(Outcome.CPU_LIMIT, "cpu_s", round(cpu_s, 3)))
         return Verdict(Outcome.WORKER_LOST, failure=Failure("the worker was killed and no limit explains it"))
     name = _signal_name(killer) if killer else "exit"
     event = f"worker ended by {name}" if killer in _CORRUPTION else None
@@ -127,7 +127,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def passed(limits: BoundLimits, mark: Mark) -> Verdict:
+def _exceeded(limits: BoundLimits, mark: Mark) -> Verdict:
     """The verdict when the supervisor, or the allocator, stopped the run at a limit."""
     if mark.quota is not None:
         quota = mark.quota

@@ -43,7 +43,7 @@ FORWARDED_AT_ONCE = 512
 # A larger reply is not copied into its frame: two copies of 100 MiB block the loop for 115 ms (measured).
 LARGE_REPLY_BYTES = 1024 * 1024
 # Re-read memory once the worker has used this much CPU. First-touching a page takes 0.25 us, so a run that is not
-# measured has grown by a few MiB at most.
+# measured has grown by 4,000 pages (16 MiB) at most.
 MEMORY_EVERY_CPU_S = 0.001
 # What an honest worker may hold beyond what it held when it was ready. Its Lua state: `memory_bytes` as Lua counts
 # them, which malloc(3) rounds up to at most 1.9 times as much (26 bytes of a short string take 48). Five copies of a
@@ -51,11 +51,13 @@ MEMORY_EVERY_CPU_S = 0.001
 # limits allow. And 64 MiB for arguments, the compiler, fragmentation.
 LUA_ROUNDED_UP, COPIES, SLACK_BYTES = 2, 5, 64 * MIB
 # CPU time of an honest worker after its answer: it frees the state (0.2 s for 64 MiB of strings, 1.4 for 512), and
-# compiles the script for its cache. That takes 0.02 s a MiB, or much longer for a script full of labels, but no longer
-# than the compilation in the run took; twice the run is allowed.
+# compiles the script for its cache. Compiling takes 0.02 s a MiB, or much longer for a script full of labels, but no
+# longer than in the run itself: twice the CPU time of the run is allowed for it.
 AFTER_ANSWER_S, AFTER_ANSWER_S_PER_BYTE, AFTER_ANSWER_RUNS = 0.5, 1 / (128 * MIB), 2
 # Confinement takes milliseconds; a machine so loaded that it takes this long could not serve anything anyway.
 READY_TIMEOUT_S = 10.0
+# An honest worker closes its channel by exiting; one that closes it and lives on for longer than this is killed.
+EXIT_TIMEOUT_S = 0.1
 
 
 # Numbers workers across zygotes, each of which counts its own from one.
@@ -79,7 +81,7 @@ class Sinks(Protocol):
 
 
 class Payer(Protocol):
-    """Charged for what a worker computes between runs."""
+    """The account that is charged for what a worker computes between runs."""
 
     def pay(self, cpu_s: float, /) -> None: ...
 
@@ -96,8 +98,8 @@ class Worker:
         self.zygote = zygote
         self._child = child
         self._conversation = Conversation()
-        # Why we killed it, if we did. Written before the signal is sent, so that the mark is there when the end is seen
-        # (swapping the two fails test_deadline_is_not_a_crash).
+        # Why the supervisor killed it, if it did. Written before the signal is sent, so that the mark is there when the
+        # end is seen (swapping the two fails test_deadline_is_not_a_crash).
         self.mark: Mark | None = None
         self.layers: tuple[LayerReport, ...] = ()
         self.tenant: str | None = None  # set by the first lease, never changed
@@ -122,12 +124,12 @@ class Worker:
         # As measured when it was ready.
         self._pristine_cpu_s = 0.0
         self._pristine_bytes = 0
-        self.bytes_out = 0
+        self.bytes_out = 0  # bytes that it has sent in its last run
         # As last measured, with its CPU time at that moment.
         self.resident_bytes = 0
         self.peak_memory_bytes = 0
         self._measured_at_cpu_s = 0.0
-        # The scope of the present run: cancelled when the worker dies while it waits for us.
+        # The scope of the present run: cancelled when the worker ends while it waits for the host.
         self._run_scope: trio.CancelScope | None = None
         child.on_end = self._on_end
         for fd in (child.to_worker, child.from_worker):
@@ -153,7 +155,7 @@ class Worker:
                     if isinstance(message, Ready) and message.version == messages.PROTOCOL_VERSION:
                         self.layers = message.layers
                         self._check_layers()
-                        self._be_pristine()
+                        self._note_start()
                         return
         if not self._child.ended.is_set():
             with trio.move_on_after(1):
@@ -170,8 +172,8 @@ class Worker:
             if layer.state == "active" and (against := contradicted(layer.name, status)):
                 raise WorkerLost(f"a new worker claims the layer {layer.name}, but its {against}")
 
-    def _be_pristine(self) -> None:
-        """Note its CPU time and memory at the end of its start, which no tenant is charged for."""
+    def _note_start(self) -> None:
+        """Record the CPU time and memory that its start has taken; no tenant is charged for them."""
         self._settled_cpu_s = self._cpu_at_begin_s = self._pristine_cpu_s = self.cpu_s()
         self.measure_memory()
         self._pristine_bytes = self.resident_bytes
@@ -200,7 +202,7 @@ class Worker:
             self.payer.pay(spent)
 
     def misdeed(self) -> str | None:
-        """Between runs: what it has done since the last run that no honest worker does, as last measured; or None."""
+        """What it has done since its last run that an honest worker does not do, as last measured; None if nothing."""
         run_s = self.run_cpu_s()
         after_answer_s = self._settled_cpu_s - self._cpu_at_begin_s - run_s
         bound_s = AFTER_ANSWER_S + self._most_lua_bytes * AFTER_ANSWER_S_PER_BYTE + run_s * AFTER_ANSWER_RUNS
@@ -230,7 +232,7 @@ class Worker:
         return max(0.0, self.cpu_s() - self._cpu_at_begin_s)
 
     async def run(self, message: Run, limits: BoundLimits, sinks: Sinks) -> Verdict:
-        """One run, between `begin` and `end`. Afterwards the worker has answered cleanly, or has ended and was reaped.
+        """One run, between `begin` and `end`. Afterwards the worker has answered cleanly, or has ended and is reaped.
 
         Cancellation, or an exception of a sink, leaves the worker in an unknown state: it is killed.
         """
@@ -253,10 +255,10 @@ class Worker:
                 await self._send(message)
                 answer = await self._converse(sinks)
                 if answer is not None:
-                    return await self._judged(answer, limits)
+                    return await self._verdict_on(answer, limits)
             except ProtocolViolation as violation:
                 self.kill(Mark(Outcome.POLICY_VIOLATION, detail=f"broke the protocol: {violation}"))
-            except OSError:  # EPIPE: it ended while we were writing; its status says why
+            except OSError:  # EPIPE: it ended during a write; its wait status says why
                 pass
         if deadline.cancelled_caught and not self._child.ended.is_set():
             self.kill(Mark(Outcome.TIMEOUT, "timeout_s"))
@@ -264,7 +266,7 @@ class Worker:
         await self._ended()
         return of_death(self.mark, self._child.status, cpu_s, limits)
 
-    async def _judged(self, answer: Done | Failed, limits: BoundLimits) -> Verdict:
+    async def _verdict_on(self, answer: Done | Failed, limits: BoundLimits) -> Verdict:
         """The verdict on an answer. A large value is decoded and checked in pieces, with checkpoints between them."""
         if not isinstance(answer, Done) or len(answer.value) <= MAX_VALUES:
             return of_answer(answer, limits)
@@ -288,7 +290,7 @@ class Worker:
             pass
 
     def _on_end(self) -> None:
-        """It ended. If it was waiting for a host call, no one reads the answer any more."""
+        """Cancel a run whose worker ended while it waited for a host call: the answer has no reader any more."""
         if self._run_scope is not None and self._conversation.state is State.AWAITING_REPLY:
             self._run_scope.cancel()
 
@@ -335,7 +337,7 @@ class Worker:
         sinks.on_taken(reply)
 
     async def _next(self, sinks: Sinks) -> HostCall | HostCalls | Done | Failed | None:
-        """The next message that needs an action; log lines and progress are forwarded. None when the channel closes."""
+        """The next message that is no log line or progress: those are forwarded. None when the channel closes."""
         while data := await self._read():
             self.bytes_out += len(data)
             for number, message in enumerate(self._conversation.received(data), 1):
@@ -365,7 +367,7 @@ class Worker:
         self._child.signal(signal.SIGCONT)
 
     def kill(self, mark: Mark) -> None:
-        """Send SIGKILL. Of several reasons, the first is kept."""
+        """Send SIGKILL. Of several marks, the first stays."""
         if self.mark is None:
             self.mark = mark
         self._child.signal(signal.SIGKILL)
@@ -412,8 +414,8 @@ class Worker:
         await self._child.ended.wait()
 
     async def _ended(self) -> None:
-        """Wait for a worker that is ending. One that closed its channel and stays alive is killed."""
-        with trio.move_on_after(0.1) as scope:
+        """Wait until a worker whose channel is closed has ended. One that stays alive is killed."""
+        with trio.move_on_after(EXIT_TIMEOUT_S) as scope:
             await self._child.ended.wait()
         if scope.cancelled_caught:
             self.kill(Mark(Outcome.POLICY_VIOLATION, detail="closed its channel and lived on"))

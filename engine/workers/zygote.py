@@ -34,7 +34,7 @@ _ENVIRONMENT = {
     "PATH": "/nonexistent",
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000",
 }
-# msgspec looks for typing_extensions, and does without.
+# Keeps typing_extensions from being imported: msgspec uses it if there is one, and works without.
 _LEAN = 'import sys; sys.modules["typing_extensions"] = None'
 _BOOT = f"""
 {_LEAN}
@@ -100,7 +100,7 @@ class Zygote:
         self._done = trio.Event()
 
     def retire(self) -> None:
-        """Take no more forks: a successor does. It ends once its last worker has."""
+        """Let it end with its last worker: from now on, another zygote forks."""
         self._retired = True
         self._note_done()
 
@@ -113,7 +113,7 @@ class Zygote:
             self._done.set()
 
     async def fork(self, *, cpu_s: float, memory_bytes: int, layers_off: tuple[str, ...] = ()) -> Child:
-        """A new worker, on its way to confinement. Raises ZygoteLost."""
+        """A new worker, which is about to confine itself. Raises ZygoteLost."""
         self.forks += 1
         serial = self.forks
         send, receive = trio.open_memory_channel[Child | str](1)
@@ -213,7 +213,7 @@ async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[st
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_collect_errors, process, errors)
                 try:
-                    await _greet(control, process, errors)
+                    await _receive_hello(control, process, errors)
                 except ZygoteLost as lost:
                     failed = lost
                 else:
@@ -221,7 +221,7 @@ async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[st
                     nursery.start_soon(zygote.listen)
                     yield zygote
                 nursery.cancel_scope.cancel()
-            if failed is not None:
+            if failed is not None:  # raised outside of the nursery, which would wrap it in a group
                 raise failed
         finally:
             control.close()  # the zygote then ends with its workers, and removes its cgroup
@@ -234,7 +234,7 @@ async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[st
                 await process.stderr.aclose()
 
 
-async def _greet(control: trio.socket.SocketType, process: trio.Process, errors: deque[bytes]) -> None:
+async def _receive_hello(control: trio.socket.SocketType, process: trio.Process, errors: deque[bytes]) -> None:
     try:
         with trio.fail_after(START_TIMEOUT_S):
             packet = await control.recv(65536)

@@ -43,9 +43,9 @@ class Exchange:
     """One request and the state of its answer. `body` is complete when an application is called."""
 
     __slots__ = (
-        "answered",
+        "answer_bytes",
         "body",
-        "buffered",
+        "body_bytes",
         "charge",
         "client_gone",
         "draining",
@@ -86,12 +86,13 @@ class Exchange:
         self.working: Callable[[], AbstractContextManager[None]] = nullcontext
         # Charges the tenant for CPU seconds spent on the answer; set with the identity.
         self.charge: Callable[[float], None] = _no_charge
-        # Large values that the MCP SDK does not see while it makes the answer.
+        # Large values of the answer that bypass the MCP SDK (`held`).
         self.held: Held | None = None
         self.body = body or b""
-        self.buffered = 0
-        # Bytes of a large answer while it is sent; and the problem sent in its place when there is no room for it.
-        self.answered = 0
+        # Bytes of the body that have arrived; bytes of a large answer while it is sent, and the problem that is sent in
+        # its place if there is no room for it.
+        self.body_bytes = 0
+        self.answer_bytes = 0
         self.refused: Problem | None = None
         # Whether bytes of the body may still come: only these two headers announce one (RFC 9112 section 6.3).
         self.pending = body is None and (b"content-length" in headers or b"transfer-encoding" in headers)
@@ -145,7 +146,7 @@ async def send_answer(answer: Answer, send: Send) -> None:
     """Send a complete answer."""
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     body = answer.body
-    if len(body) > PIECE:  # every layer below copies what it is given: in pieces, not all at once
+    if len(body) > PIECE:  # every layer below copies its input: in pieces, not all at once
         last = (len(body) - 1) // PIECE * PIECE
         for at in range(0, last, PIECE):
             await send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Headers that proxies add: with any of them, the peer address of the connection is not the client's.
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
-# How often the keys of open answers are checked again: they may be revoked, and their tenants suspended.
+# How often the keys of answers in progress are checked again: keys are revoked, and tenants suspended.
 LOOK_EVERY_S = 0.5
 # The same when the control store has not changed: keys also expire.
 LOOK_ANYWAY_S = 5.0
@@ -92,7 +92,7 @@ class Auth:
         return None
 
     def _refused(self, problem: Problem, scope: Scope, exchange: Exchange) -> Answer:
-        """The error of a request; with `[tenants.oauth]` also what a client has to log in for, and where."""
+        """The error of a request; with `[tenants.oauth]` also the scopes that a client has to log in for, and where."""
         tokens, identity = self._tokens, exchange.identity
         if tokens is None or problem.code not in (Code.UNAUTHORIZED, Code.FORBIDDEN):
             return problem_answer(problem)
@@ -115,7 +115,7 @@ class Auth:
         key = presented(scope["headers"])
         identity: Identity | None
         if self._tokens is not None and key is not None and looks_like_token(key):
-            if need is Need.NOTHING:  # a token opens nothing more there, so that none is read
+            if need is Need.NOTHING:  # a token gives no more access there, so it is not verified
                 return
             sender = await self._tokens.authenticate(key, scope["client"][0] if scope["client"] else "")
             identity = sender.identity

@@ -13,7 +13,7 @@ OF_TENANT = 1 / 2
 
 
 class Bodies:
-    """The bytes held for request bodies, from the first byte to the end of the answer.
+    """The bytes held for request bodies, from the first byte to the end of the answer; or the bytes held for answers.
 
     However little memory there is, two bodies of `max_body_bytes` fit, and one of each tenant.
     """

@@ -101,7 +101,7 @@ def parse_json(raw: bytes) -> Any:
     `read_json` for bodies that are not short. Raises Problem (400, 503).
     """
     value = _parsed(raw)
-    # A duplicate key leaves two colons and one key. Colons inside strings have to be excluded first.
+    # More colons than keys: a key twice in one object, or colons inside strings.
     if _keys(value) != raw.count(b":"):
         _refuse_duplicates(raw)
     return value
@@ -161,7 +161,7 @@ async def read_json(raw: bytes, working: Working, work: WorkSpec) -> Any:
         marks = await _marks(raw, working, bound)
         if marks.marks > bound:
             _bad(f"the body holds too many values: more than {bound} commas and opening brackets outside its texts")
-    await trio.lowlevel.checkpoint()  # joining the body's parts, and counting, have cost up to 10 ms
+    await trio.lowlevel.checkpoint()  # joining the body's parts and counting took up to 10 ms
     _require_memory(raw, bound)
     with working():
         value = _without_collections(_parsed, raw)

@@ -11,12 +11,12 @@ from server.problems import Answer
 
 # One tag of a list, weak or not. The head of a request is bounded (`transport.framing`), and so is this header.
 _TAG = re.compile(rb'(?:W/)?("[!#-~\x80-\xff]*")')
-# An answer may be kept by its client alone, which asks each time whether it still holds: it depends on the key.
+# Only the client may cache an answer, and must revalidate it each time: the answer depends on the key.
 _PRIVATE = (b"cache-control", b"private, no-cache")
 
 
 class ETag:
-    """The tag of one value, of the parts of its body in their order."""
+    """The tag of one value, computed from the parts of its body in their order."""
 
     def __init__(self, *parts: bytes) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
@@ -24,7 +24,7 @@ class ETag:
             self.add(part)
 
     def add(self, part: bytes) -> None:
-        """Take one part more. Parts are delimited: two lists with the same bytes, cut differently, differ."""
+        """Add a part. Parts are delimited: the same bytes, divided differently, have another tag."""
         self._digest.update(b"%d:" % len(part))
         self._digest.update(part)
 
@@ -33,7 +33,7 @@ class ETag:
         return b'"%b"' % self._digest.hexdigest().encode()
 
     def is_known(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether the client has this value already."""
+        """Whether the client has this value, as its `If-None-Match` says."""
         given = headers.get(b"if-none-match")
         return given is not None and (given.strip() == b"*" or self._opaque in _TAG.findall(given))
 

@@ -25,8 +25,9 @@ from server.logs import log, report
 from server.problems import Answer, Headers, internal, problem_answer
 
 # Before an early answer, the guard reads this much of the rest of the body, for at most this long, so that the
-# connection stays usable. Beyond that, the connection is closed after the answer. LINGER_S bounds how long the rest is
-# read first: closing with unread bytes in the kernel resets the connection, and a reset may overtake the answer.
+# connection stays usable. If that is not enough, the connection is closed after the answer. Until then, for LINGER_S at
+# most, the rest is read: closing with unread bytes in the kernel resets the connection, and a reset may overtake the
+# answer.
 DRAIN_BYTES = 64 * 1024
 DRAIN_S = 0.5
 LINGER_S = 2.0
@@ -36,7 +37,7 @@ HELD_ANSWER_BYTES = 64 * 1024
 # The status of the answer to a preflight; no other answer of the guard has it.
 _PREFLIGHT = 204
 _CLOSE = (b"connection", b"close")
-# On every answer: it depends on the origin, and browsers must not sniff it to be a page.
+# On every answer: it depends on the origin, and browsers must not guess that it is a page.
 _ALWAYS: Headers = [(b"vary", b"origin"), (b"x-content-type-options", b"nosniff")]
 
 _METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
@@ -62,7 +63,7 @@ class Guard:
         body_timeout_s: float,
         rates: Callable[[Tenant], Iterable[tuple[bytes, bytes]]] = lambda tenant: (),
     ) -> None:
-        """`rates` has the headers that say how many requests a tenant may send."""
+        """`rates` returns the headers that say how many requests a tenant may send."""
         self.app = app
         self.access = access
         self.auth = auth
@@ -133,10 +134,10 @@ class Guard:
             problem = internal(report(leaf(error), scope["path"]))
         finally:
             self._active.discard(exchange)
-            if exchange.buffered:
-                self._bodies.remove(_payer(exchange), exchange.buffered)
-            if exchange.answered:
-                self._answers.remove(_payer(exchange), exchange.answered)
+            if exchange.body_bytes:
+                self._bodies.remove(_payer(exchange), exchange.body_bytes)
+            if exchange.answer_bytes:
+                self._answers.remove(_payer(exchange), exchange.answer_bytes)
         if not exchange.started and not exchange.client_gone:
             going = problem or exchange.refused or Problem(Code.UNAVAILABLE, "the server is shutting down")
             await _answer(problem_answer(going), [*extra, _CLOSE], exchange, send)
@@ -159,7 +160,7 @@ class Guard:
         headers, method = exchange.headers, scope["method"]
         host, raw = _absolute(scope["raw_path"], headers.get(b"host", b""))
         scope["raw_path"], scope["path"] = raw, raw.decode("ascii", "replace")
-        path, doubt = None, None
+        path, malformed = None, None
         try:
             if raw[:1] == b"/":
                 path = read_path(raw)
@@ -170,8 +171,8 @@ class Guard:
             scope["raw_path"], scope["path"] = path.encode(), path
             exchange.params = read_query(scope["query_string"])
         except Problem as problem:
-            doubt = problem_answer(problem)
-        return path, self._refuse_caller(scope, headers, host, extra) or doubt
+            malformed = problem_answer(problem)
+        return path, self._refuse_caller(scope, headers, host, extra) or malformed
 
     def _refuse_caller(self, scope: Scope, headers: dict[bytes, bytes], host: bytes, extra: Headers) -> Answer | None:
         """The early answer if the head's host, origin or announced body is not allowed."""
@@ -205,9 +206,9 @@ class Guard:
 
     def _count(self, exchange: Exchange, size: int) -> Answer | None:
         """Count bytes of a body. Returns the early answer if this body, or all bodies together, are now too large."""
-        exchange.buffered += size
+        exchange.body_bytes += size
         problem = self._bodies.add(_payer(exchange), size)
-        if exchange.buffered > self.max_body_bytes:
+        if exchange.body_bytes > self.max_body_bytes:
             return self._too_large()
         return None if problem is None else problem_answer(problem)
 
@@ -251,7 +252,7 @@ class Guard:
             # Twice: the answer as the application made it, and the bytes to send.
             if length.isdigit() and (size := 2 * int(length)) >= HELD_ANSWER_BYTES:
                 exchange.refused = self._answers.add_answer(_payer(exchange), size)
-                exchange.answered = size if exchange.refused is None else 0
+                exchange.answer_bytes = size if exchange.refused is None else 0
         if exchange.refused is None:
             await _send(send, exchange, extra, message)
 
@@ -289,7 +290,7 @@ def _payer(exchange: Exchange) -> str | None:
 async def _send(send: Send, exchange: Exchange, extra: Headers, message: Message) -> None:
     """Track the progress of the answer, and add the headers that every answer has.
 
-    An error is written as problem details where its client asked for them: the one place that every error passes.
+    An error is written as problem details if its client accepts them; it is done here, as every error passes here.
     """
     if message["type"] == "http.response.start":
         exchange.started = True
@@ -309,7 +310,7 @@ async def _send(send: Send, exchange: Exchange, extra: Headers, message: Message
 
 
 def _as_problem(head: Message, message: Message) -> tuple[Message, Message]:
-    """An error as problem details: its head and its body, which is one message as every error's is."""
+    """The head and the body of an error as problem details. The body of every error is one message."""
     body = as_problem(message.get("body", b""), head["status"])
     if body is None:
         return head, message
@@ -369,11 +370,11 @@ async def _discard(exchange: Exchange, receive: Receive, bound: int | None, seco
 
 def _preflight(headers: dict[bytes, bytes]) -> Answer:
     """The answer to a CORS preflight of an allowed origin (Fetch standard, CORS-preflight request)."""
-    asked = headers.get(b"access-control-request-headers", b"")
+    requested = headers.get(b"access-control-request-headers", b"")
     allowed: Headers = [
         (b"access-control-allow-methods", _METHODS),
         (b"access-control-max-age", b"600"),
     ]
-    if asked and _HEADER_NAMES.fullmatch(asked):
-        allowed.append((b"access-control-allow-headers", asked))
+    if requested and _HEADER_NAMES.fullmatch(requested):
+        allowed.append((b"access-control-allow-headers", requested))
     return Answer(_PREFLIGHT, allowed, b"")

@@ -12,7 +12,7 @@ from server.problems import encode
 
 MEDIA = b"application/problem+json"
 _JSON = b"application/json"
-# Not an address: a document behind it would be a page of some other server's.
+# A URN, as a URL would name a page on a server that is not ours.
 _TYPE = "urn:engine:error:"
 
 
@@ -38,7 +38,7 @@ def _weights(accept: bytes) -> list[tuple[bytes, float]]:
 
 
 def as_problem(body: bytes, status: int) -> bytes | None:
-    """The problem details of an envelope; None where this is none, as a JSON-RPC error of MCP."""
+    """The problem details of an envelope; None for any other body, such as a JSON-RPC error of MCP."""
     try:
         answer = orjson.loads(body)
     except ValueError:

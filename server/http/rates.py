@@ -14,7 +14,7 @@ _MOST = 999_999_999_999_999
 
 @lru_cache(maxsize=1024)
 def rate_headers(left: RequestsLeft) -> tuple[tuple[bytes, bytes], ...]:
-    """The two headers. Most tenants have the same quotas, and few requests under way: they are rendered once."""
+    """The two headers. Most tenants have the same quotas and few requests under way, so most calls hit the cache."""
     quota, window_s, remaining, reset_s = (min(number, _MOST) for number in left)
     return (
         (b"ratelimit-policy", b'"requests";q=%d;w=%d' % (quota, window_s)),

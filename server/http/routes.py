@@ -146,7 +146,7 @@ class Found(NamedTuple):
 UNREAD = Found(None, {}, Need.KEY)
 
 
-# A name at the end of a rule that takes all the rest of a path, as Quart's router spells it.
+# The start of a name, at the end of a rule, that matches all the rest of a path: the syntax of Quart's router.
 _REST = "<path:"
 
 
@@ -157,7 +157,7 @@ class _Pattern:
 
     def __init__(self, parts: list[str]) -> None:
         self.rows: dict[str, Route] = {}
-        # The index of the part that takes all the rest, and its name.
+        # The index of the part that matches all the rest, and its name.
         self.rest = (len(parts) - 1, parts.pop()[len(_REST) : -1]) if parts[-1].startswith(_REST) else None
         # (index, text) of the literal parts after the first, and (index, name) of the others.
         self.parts = tuple((at, part) for at, part in enumerate(parts) if at > 1 and not part.startswith("<"))
@@ -189,7 +189,7 @@ class Table:
             if rows is None:
                 rows = by_rule[route.rule] = self._place(route.rule)
             if route.method in rows:
-                raise ValueError(f"{route.method} {route.rule} is there twice")
+                raise ValueError(f"{route.method} {route.rule} is in the table twice")
             rows[route.method] = route
 
     def _place(self, rule: str) -> dict[str, Route]:
@@ -208,20 +208,20 @@ class Table:
 
     def find(self, method: str, path: str) -> Found:
         """Look up a path that `target` has parsed. Literal parts take precedence over names; HEAD uses GET's row."""
-        asked = "GET" if method == "HEAD" else method
+        row_method = "GET" if method == "HEAD" else method
         literal = self._literal.get(path)
-        if literal is not None and (route := literal.get(asked) or literal.get(ANY)) is not None:
+        if literal is not None and (route := literal.get(row_method) or literal.get(ANY)) is not None:
             return Found(route, {}, route.need)
         parts = path.split("/")
         here = [] if literal is None else [literal]
         for pattern in self._patterns.get((parts[1] if len(parts) > 1 else "", len(parts)), ()):
             if pattern.matches(parts):
-                if (found := pattern.rows.get(asked)) is not None:
+                if (found := pattern.rows.get(row_method)) is not None:
                     return Found(found, pattern.names_of(parts), found.need)
                 here.append(pattern.rows)
         for pattern in self._rests.get(parts[1] if len(parts) > 1 else "", ()):
             if pattern.rest is not None and len(parts) > pattern.rest[0] and pattern.matches(parts):
-                if (found := pattern.rows.get(asked)) is not None:
+                if (found := pattern.rows.get(row_method)) is not None:
                     return Found(found, pattern.names_of(parts), found.need)
                 here.append(pattern.rows)
         return self._missed(path, here)
@@ -233,6 +233,7 @@ class Table:
             return Found(None, {}, Need.KEY, _allowed(every))
         if not here:
             return Found(None, {}, next((need for area, need in _AREAS if area.fullmatch(path)), Need.KEY))
+        # A path that is open to all, or the operator's alone, stays so for a method that it does not allow.
         needs = {route.need for rows in here for route in rows.values()}
         need = needs.pop() if len(needs) == 1 and needs & {Need.NOTHING, Need.OPERATOR} else Need.KEY
         return Found(None, {}, need, _allowed({method for rows in here for method in rows}))

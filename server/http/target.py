@@ -13,7 +13,7 @@ from engine.errors import Code, Problem
 
 # The endpoint of MCP; every other path is REST.
 MCP_PATH = "/mcp"
-# Three times the longest path of a route, with names of 64 characters; a query leaves room for what proxies append.
+# A path: three times the longest of a route, with names of 64 characters. A query: with room for what proxies append.
 MAX_PATH_BYTES = 1024
 MAX_QUERY_BYTES = 2048
 MAX_PARAMETERS = 16
@@ -28,7 +28,7 @@ _WHOLE: Mapping[bytes, str] = {b"/": "/", b"/mcp/": MCP_PATH}
 _WHY: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"//|/\Z"), "a part of it is empty"),
     (re.compile(rb"/\.\.?(?:/|\Z)"), "it has a part '.' or '..'"),
-    (re.compile(rb"%(?!2B)"), "no escape but %2B has a place in a path"),
+    (re.compile(rb"%(?!2B)"), "the only escape that a path may have is %2B"),
     (re.compile(rb""), "it has a character other than letters, digits, '-', '.', '_', '~' and '+'"),
 )
 
@@ -56,7 +56,7 @@ def read_path(raw: bytes) -> str:
 def read_query(raw: bytes) -> Mapping[str, str]:
     """The parameters of a query, each with one value. Raises Problem bad_request.
 
-    Unknown parameters are ignored, as balancers and caches append some; of repeated ones the first counts.
+    Unknown parameters are ignored, as balancers and caches append some; if one is repeated, its first value counts.
     """
     if not raw:
         return _NONE

@@ -61,8 +61,8 @@ class Admin:
 
     async def create_tenant(self, exchange: Exchange) -> Answer:
         body = await _body(exchange, {"name": _TEXT}, {"quotas": _TABLE, "ceilings": _TABLE, "weight": _NUMBER})
-        name, rest = body.pop("name"), body
-        record = await self._control.tenants.create(name, actor=exchange.identity.actor, **rest)
+        name = body.pop("name")
+        record = await self._control.tenants.create(name, actor=exchange.identity.actor, **body)
         return json_answer(record.as_json(), 201)
 
     async def show_tenant(self, exchange: Exchange, name: str) -> Answer:
@@ -74,7 +74,7 @@ class Admin:
 
     async def delete_tenant(self, exchange: Exchange, name: str) -> Answer:
         proof = await self._control.tenants.delete(name, actor=exchange.identity.actor)
-        # Usage that is not written to the store yet must not be booked on a later tenant of the same name.
+        # Usage that is not in the store yet must not be charged to a later tenant of the same name.
         self._service.engine.book.forget(name)
         return json_answer(proof)
 
@@ -127,12 +127,12 @@ class Admin:
     # ---- audit ---------------------------------------------------------------------------------------------------
 
     async def audit(self, exchange: Exchange) -> Answer:
-        asked = _query(exchange, ("tenant", "since", "limit"))
-        limit = asked.get("limit", "1000")
+        params = _query(exchange, ("tenant", "since", "limit"))
+        limit = params.get("limit", "1000")
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_ROWS):
             raise Problem(Code.BAD_REQUEST, f"limit: expected a whole number from 1 to {MAX_ROWS}")
-        start = None if "since" not in asked else since(asked["since"], self._now())
-        found = await self._control.audit.last(tenant=asked.get("tenant"), since=start, limit=int(limit))
+        start = None if "since" not in params else since(params["since"], self._now())
+        found = await self._control.audit.last(tenant=params.get("tenant"), since=start, limit=int(limit))
         return json_answer({"audit": [row.as_json() for row in found]})
 
 

@@ -20,10 +20,11 @@ _USUAL_ROWS = "100"
 
 
 class Cursors:
-    """Numbers of rows as opaque texts, until this process ends.
+    """Row numbers as opaque texts, which are valid until this process ends.
 
-    Rows of all tenants are numbered together: as they are, the numbers of its own would tell a tenant how busy the
-    others are. One block of AES hides a number, and with zeros beside it, is refused unless it was made here.
+    The rows of all tenants share one sequence of numbers: in plain text, its own numbers would show a tenant how busy
+    the others are. A cursor is one block of AES with eight zero bytes and the number: any other text decrypts to bytes
+    that are not zero, and is refused.
     """
 
     _BLOCK = struct.Struct(">QQ")
@@ -32,30 +33,30 @@ class Cursors:
         self._key = secrets.token_bytes(16)
 
     def text(self, number: int) -> str:
-        return base64.urlsafe_b64encode(self._turned(self._BLOCK.pack(0, number), encrypt=True)).rstrip(b"=").decode()
+        return base64.urlsafe_b64encode(self._crypt(self._BLOCK.pack(0, number), encrypt=True)).rstrip(b"=").decode()
 
     def number(self, text: str) -> int:
         """Raises Problem (400) for a text that is no cursor of this process."""
         try:
             block = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-            zero, number = self._BLOCK.unpack(self._turned(block, encrypt=False))
+            zero, number = self._BLOCK.unpack(self._crypt(block, encrypt=False))
         except (ValueError, struct.error):
             zero, number = 1, 0
         if zero or number >= 2**63:
             raise Problem(
-                Code.BAD_REQUEST, "before: expected the 'before' of an answer; it holds until the server ends"
+                Code.BAD_REQUEST, "before: expected the 'before' of an answer; it is valid until the server ends"
             )
         return int(number)
 
-    def _turned(self, block: bytes, *, encrypt: bool) -> bytes:
-        # Imported here: few servers are asked for this.
+    def _crypt(self, block: bytes, *, encrypt: bool) -> bytes:
+        # Imported here: few servers need it.
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         if len(block) != self._BLOCK.size:
             raise ValueError("not one block")
         cipher = Cipher(algorithms.AES(self._key), modes.ECB())
-        turning = cipher.encryptor() if encrypt else cipher.decryptor()
-        return turning.update(block) + turning.finalize()
+        context = cipher.encryptor() if encrypt else cipher.decryptor()
+        return context.update(block) + context.finalize()
 
 
 def routes(service: "Service", now: Callable[[], float]) -> tuple[Route, ...]:
@@ -64,12 +65,12 @@ def routes(service: "Service", now: Callable[[], float]) -> tuple[Route, ...]:
 
     async def show(exchange: Exchange) -> Answer:
         with exchange.working():  # raises before the work if the tenant's share is used up
-            asked = exchange.params
-            limit = asked.get("limit", _USUAL_ROWS)
+            params = exchange.params
+            limit = params.get("limit", _USUAL_ROWS)
             if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_ROWS):
                 raise Problem(Code.BAD_REQUEST, f"limit: expected a whole number from 1 to {MAX_ROWS}")
-            start = None if "since" not in asked else since(asked["since"], now())
-            before = None if "before" not in asked else cursors.number(asked["before"])
+            start = None if "since" not in params else since(params["since"], now())
+            before = None if "before" not in params else cursors.number(params["before"])
         found, older = await service.control.audit.page(
             exchange.tenant.id, limit=int(limit), before=before, since=start
         )

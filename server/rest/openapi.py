@@ -2,7 +2,7 @@
 
 Made from the one table of routes, their `OPERATIONS`, and what the tenant's tools and agents declare. A tenant may have
 a thousand of them with 17 KiB each, so the document has as many as its bound allows and says how many it leaves out.
-It is charged to the tenant, made in pieces, and kept until something that it was made from is another object.
+It is charged to the tenant, made in pieces, and cached until one of the objects that it was made from is replaced.
 """
 
 import re
@@ -44,29 +44,29 @@ from server.rest.shapes import ANY_OBJECT, COMPONENTS, TEXT, Schema, ref
 if TYPE_CHECKING:
     from agents.service import Service
 
-# What one document may hold of the tenant's agents and tools, as JSON.
+# Bytes of JSON that a tenant's agents and tools may take in one document.
 MAX_OWN_BYTES = WORK["description"].max_bytes or 0
-# Documents that are kept: of as many tenants, and of kinds of keys.
+# Documents in the cache: one for each tenant and each set of needs that keys of the tenant meet.
 KEPT = 16
-# What is rendered between two checkpoints: 2 ms.
+# Bytes rendered between two checkpoints: 2 ms of work.
 _AT_ONCE_BYTES = 128 * 1024
 _NAME = re.compile("<(?:path:)?([^>]+)>")
 _TO_NAMES = str.maketrans(".-", "__")
 _REFERENCE = re.compile(rb'"#/components/schemas/([A-Za-z]+)')
-# In this document it would point at a place outside of the tool's own schema. Only an operator's Python tool has any.
+# A reference in a tool's schema would point into this document instead. Only Python tools of the operator have any.
 _REFERS = b'"$ref"'
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A document, and the objects that it was made from."""
+class _Document:
+    """A document in the cache, and the objects that it was made from."""
 
     tools: Sequence[ToolInfo]
     agents: Sequence[AgentInfo]
     tag: ETag
     body: bytes
 
-    def is_of(self, tools: Sequence[ToolInfo], agents: Sequence[AgentInfo]) -> bool:
+    def is_current(self, tools: Sequence[ToolInfo], agents: Sequence[AgentInfo]) -> bool:
         return _same(self.tools, tools) and _same(self.agents, agents)
 
 
@@ -75,14 +75,14 @@ def _same(before: Sequence[object], now: Sequence[object]) -> bool:
 
 
 class OpenApi:
-    """The documents of one server. `rows` is its table of routes, which is complete when the first one is made."""
+    """The documents of one server. `rows` is its table of routes, complete before the first document is made."""
 
     def __init__(self, service: "Service", flat_tools: frozenset[str]) -> None:
         self.rows: Sequence[Route] = ()
         self._service = service
         self._flat = flat_tools
-        # By tenant and by what the key may call; the least recently used first.
-        self._kept: OrderedDict[tuple[str, frozenset[Need], bool], _Kept] = OrderedDict()
+        # By tenant, needs that the key meets, and whether there are keys; the least recently used first.
+        self._kept: OrderedDict[tuple[str, frozenset[Need], bool], _Document] = OrderedDict()
 
     async def show(self, exchange: Exchange) -> Answer:
         """The document for this caller."""
@@ -91,15 +91,15 @@ class OpenApi:
         tools = self._service.list_tools(tenant) if Need.USE in needs else []
         agents = self._service.list_agents(tenant) if Need.USE in needs else []
         key = (tenant.id, needs, keyed)
-        kept = self._kept.get(key)
-        if kept is None or not kept.is_of(tools, agents):
+        document = self._kept.get(key)
+        if document is None or not document.is_current(tools, agents):
             body = await self._made(exchange, needs, tools, agents)
-            kept = self._kept[key] = _Kept(tools, agents, ETag(body), body)
+            document = self._kept[key] = _Document(tools, agents, ETag(body), body)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        known = kept.tag.is_known(exchange.headers)
-        return kept.tag.unchanged() if known else kept.tag.on(body_answer(kept.body))
+        known = document.tag.is_known(exchange.headers)
+        return document.tag.unchanged() if known else document.tag.on(body_answer(document.body))
 
     async def _made(
         self, exchange: Exchange, needs: frozenset[Need], tools: Sequence[ToolInfo], agents: Sequence[AgentInfo]
@@ -134,7 +134,7 @@ class OpenApi:
 
 
 def needs_met(identity: Identity, keyed: bool) -> frozenset[Need]:
-    """What of the table's access this identity has."""
+    """The needs in the table of routes that this identity meets."""
     return frozenset(need for need in Need if _met(need, identity, keyed))
 
 
@@ -161,9 +161,9 @@ def _operation(method: str, rule: str, need: Need, operation: Operation, keyed: 
     names = _NAME.findall(rule)
     open_to_all = need is Need.NOTHING
     errors = operation.errors(keyed=keyed, open_to_all=open_to_all, named=bool(names))
-    answers = {status: _answer(status, media, operation.lists) for status, media in operation.answers.items()}
-    if operation.lists:
-        answers[304] = {"description": "The list is the one of If-None-Match", "headers": _TAGGED}
+    answers = {status: _answer(status, media, operation.tagged) for status, media in operation.answers.items()}
+    if operation.tagged:
+        answers[304] = {"description": "The value is the one that If-None-Match names", "headers": _TAGGED}
     responses = _by_status({**{status: _error(status, codes) for status, codes in errors.items()}, **answers})
     if keyed and not open_to_all:
         for each in responses.values():
@@ -176,7 +176,7 @@ def _operation(method: str, rule: str, need: Need, operation: Operation, keyed: 
         "responses": responses,
     }
     parameters = [_in_path(name) for name in names] + [_in_query(each) for each in operation.query]
-    if operation.lists:
+    if operation.tagged:
         parameters.append({"name": "If-None-Match", "in": "header", "schema": TEXT})
     if parameters:
         found["parameters"] = parameters
@@ -191,16 +191,16 @@ def _by_status(answers: Mapping[int, Any]) -> dict[str, Any]:
     return {str(status): answers[status] for status in sorted(answers)}
 
 
-def _answer(status: int, media: Mapping[str, Schema | None], lists: bool) -> dict[str, Any]:
+def _answer(status: int, media: Mapping[str, Schema | None], tagged: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if media:
         found["content"] = {kind: {"schema": schema} for kind, schema in media.items()}
-    if lists:
+    if tagged:
         found["headers"] = _TAGGED
     return found
 
 
-# Of a tenant's key; the operator's has no rate.
+# Headers of answers to a tenant's key; the operator's key has no rate.
 _RATES = {name: {"$ref": f"#/components/headers/{name}"} for name in ("RateLimit", "RateLimit-Policy")}
 _TAGGED = {"ETag": {"schema": TEXT}}
 _RETRY = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
@@ -224,7 +224,7 @@ def _in_path(name: str) -> dict[str, Any]:
     if name == "path":
         about = "The path of a file. It may have slashes, which are not escaped."
         return {"name": name, "in": "path", "required": True, "schema": TEXT, "description": about}
-    # More characters than names may have: a path with others is a path without a route (`target`).
+    # Wider than the rule of names: a path with any other character has no route (`target`).
     return {"name": name, "in": "path", "required": True,
             "schema": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._~+-]*$", "maxLength": 64}}  # fmt: skip
 
@@ -321,7 +321,7 @@ def _document(paths: Mapping[str, Any], keyed: bool, left_out: int) -> dict[str,
 
 
 def _components(paths: bytes) -> dict[str, Any]:
-    """The components that these paths refer to, and those refer to: no more, so that none tells of another route."""
+    """The components that these paths refer to, directly or not. No other is included: it would reveal a route."""
     found, pending = set[str](), _named(paths)
     while pending:
         name = pending.pop()
@@ -337,5 +337,5 @@ def _references(name: str) -> frozenset[str]:
 
 
 def _named(rendered: bytes) -> set[str]:
-    # Texts of a tenant may look like a reference: only names that are there count.
+    # Texts of a tenant may look like a reference: only names of components count.
     return {name for each in _REFERENCE.findall(rendered) if (name := each.decode()) in COMPONENTS}

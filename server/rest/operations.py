@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code
-from server.rest.shapes import ANY_OBJECT, TEXT, Schema, closed_to, listing, maybe, ref
+from server.rest.shapes import ANY_OBJECT, TEXT, Schema, body, listing, maybe, object_of, ref
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 
-# Of every route: its query or its head, a page of another origin or a key's scopes, its Host, and the server itself.
+# Errors of every route: of its query or its head, of the origin or the key's scopes, of its Host, of the server itself.
 _ALWAYS = (Code.BAD_REQUEST, Code.FORBIDDEN, Code.MISDIRECTED, Code.INTERNAL, Code.UNAVAILABLE)
-# Of every route but one without a key, where there are keys.
+# Errors of every route that needs a key, on a server with keys.
 _KEYED = (Code.UNAUTHORIZED, Code.RATE_LIMITED, Code.QUOTA_EXCEEDED)
-# Of every route with a body.
+# Errors of every route with a body.
 _BODY = (Code.BODY_TIMEOUT, Code.TOO_LARGE, Code.UNSUPPORTED_MEDIA_TYPE, Code.RATE_LIMITED)
-# What a script ends in, apart from its answer.
+# Errors of a run.
 _SCRIPT = (
     Code.TIMEOUT, Code.CPU_LIMIT, Code.QUOTA_EXCEEDED, Code.QUEUE_FULL, Code.QUEUE_TIMEOUT, Code.AGENT_ERROR,
     Code.TOOL_ERROR, Code.MEMORY_LIMIT, Code.OUTPUT_LIMIT, Code.CALL_LIMIT, Code.POLICY_VIOLATION, Code.WORKER_LOST,
@@ -40,7 +40,7 @@ class Parameter:
 class Operation:
     """One route: its success by status and media type, what its body may be, and the codes that are its own.
 
-    An empty body is `{}`, so that none is required by HTTP; `needs_body` says that `{}` would be refused.
+    An empty body is `{}`, so HTTP requires none; `needs_body` says that `{}` is refused. `tagged`: with an `ETag`.
     """
 
     summary: str
@@ -49,10 +49,10 @@ class Operation:
     needs_body: bool = False
     query: Sequence[Parameter] = ()
     codes: tuple[Code, ...] = ()
-    lists: bool = False
+    tagged: bool = False
 
     def errors(self, *, keyed: bool, open_to_all: bool, named: bool) -> dict[int, list[Code]]:
-        """The codes of its errors by status. `named` says that its path holds a name."""
+        """The codes of its errors by status. `named`: its path contains a name."""
         found = (
             *_ALWAYS,
             *(_KEYED if keyed and not open_to_all else ()),
@@ -77,18 +77,18 @@ def flat_or_wrapped(arguments: Schema) -> Schema:
 
 def wrapped(key: str, inner: Schema) -> Schema:
     """An object with nothing but this key."""
-    return {**closed_to({key: inner}), "additionalProperties": False}
+    return body({key: inner})
 
 
 AGENT = Parameter("agent", TEXT, "Limits the tools to those that this agent may use.")
 ENVELOPE = Parameter(
     "envelope", {"enum": ["flat", "wrapped"]}, 'Whether `search`, `get` and `sources` answer `{"result": ...}`, too.'
 )
-_TENANT = Parameter("tenant", TEXT, "For the operator's key: the tenant that is meant.")
+_TENANT = Parameter("tenant", TEXT, "With the operator's key: the tenant to act for.")
 _SINCE = Parameter("since", TEXT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
-_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "The most rows, of the newest.")
-_AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "The most rows of a page.")
-_BEFORE = Parameter("before", TEXT, "The page before one: the `before` of its answer.")
+_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most this many rows, the newest.")
+_AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "At most this many rows.")
+_BEFORE = Parameter("before", TEXT, "The `before` of an answer, for the page of older rows.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
 _PATH = Parameter("path", TEXT, "The path of the file in the package.", required=True)
@@ -109,15 +109,15 @@ def _publishing(root: str) -> dict[str, Operation]:
             ref("Package"), needs_body=True, codes=(Code.CONFLICT, Code.TOO_LARGE, *_SCRIPT),
         ),
         f"GET /{root}/<name>/versions": Operation(
-            f"List the published versions of {one}", _json(listing("versions", ref("Version"))), lists=True
+            f"List the published versions of {one}", _json(listing("versions", ref("Version"))), tagged=True
         ),
         f"GET {version}": Operation(
             f"A published version of {one}, with its files and what it changes", _json(ref("WholeVersion"))
         ),
         f"GET {version}/files": Operation(
-            "A file of a published version, by its path in the query", _FILE, query=(_PATH,), lists=True
+            "A file of a published version, by its path in the query", _FILE, query=(_PATH,), tagged=True
         ),
-        f"GET {version}/files/<path:path>": Operation("A file of a published version", _FILE, lists=True),
+        f"GET {version}/files/<path:path>": Operation("A file of a published version", _FILE, tagged=True),
         f"POST {version}/activate": Operation(
             "Make a version the active one", _json(ref("Version")), codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED)
         ),
@@ -132,7 +132,7 @@ def _publishing(root: str) -> dict[str, Operation]:
 OPERATIONS: Mapping[str, Operation] = {
     "GET /health": Operation("The state of the server", _json(ref("Health"))),
     "GET /metrics": Operation("Prometheus text", {200: {"text/plain": TEXT}}),
-    "GET /openapi.json": Operation("This document", _json(ANY_OBJECT), query=(_TENANT,), lists=True),
+    "GET /openapi.json": Operation("This document", _json(ANY_OBJECT), query=(_TENANT,), tagged=True),
     "GET /.well-known/oauth-protected-resource": Operation(
         "Where clients of MCP log in (RFC 9728)", _json(ANY_OBJECT), codes=(Code.NOT_FOUND,)
     ),
@@ -143,12 +143,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "GET /usage": Operation("The usage of the tenant's runs", _USAGE, query=(_FORMAT, _TENANT)),
     "GET /audit": Operation(
         "The audit log of the tenant",
-        _json(closed_to({"audit": {"type": "array", "items": ref("AuditRow")}, "before": maybe(TEXT)})),
+        _json(object_of({"audit": {"type": "array", "items": ref("AuditRow")}, "before": maybe(TEXT)})),
         query=(_SINCE, _AUDIT_LIMIT, _BEFORE, _TENANT),
     ),
     "GET /tools/list": Operation(
         "List the tools", _json(listing("tools", ref("Tool"))), query=(AGENT, _TENANT), codes=(Code.NOT_FOUND,),
-        lists=True,
+        tagged=True,
     ),
     "GET /tools/sources": Operation(
         "List the sources of the knowledge base", _json(ANY_OBJECT), query=(AGENT, ENVELOPE, _TENANT),
@@ -159,7 +159,7 @@ OPERATIONS: Mapping[str, Operation] = {
         codes=(Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.METHOD_NOT_ALLOWED, *_SCRIPT),
     ),
     "GET /agents/list": Operation(
-        "List the agents", _json(listing("agents", ref("Agent"))), query=(_TENANT,), lists=True
+        "List the agents", _json(listing("agents", ref("Agent"))), query=(_TENANT,), tagged=True
     ),
     "POST /agents/<name>/prompt": Operation(
         "Resolve an agent's prompt", _json(PROMPT_ANSWER), ANY_OBJECT, query=(_TENANT,),
@@ -174,7 +174,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **_publishing("tools"),
     "GET /admin/tenants": Operation("List the tenants", _json(listing("tenants", ref("Tenant")))),
     "POST /admin/tenants": Operation(
-        "Make a tenant", _json(ref("Tenant"), 201), ref("NewTenant"), needs_body=True, codes=(Code.CONFLICT,)
+        "Create a tenant", _json(ref("Tenant"), 201), ref("NewTenant"), needs_body=True, codes=(Code.CONFLICT,)
     ),
     "GET /admin/tenants/<name>": Operation("One tenant", _json(ref("Tenant"))),
     "PUT /admin/tenants/<name>": Operation("Change a tenant", _json(ref("Tenant")), ref("TenantChange")),
@@ -185,7 +185,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /admin/tenants/<name>/suspend": Operation("Suspend a tenant", _json(ref("Tenant"))),
     "POST /admin/tenants/<name>/resume": Operation("Resume a tenant", _json(ref("Tenant"))),
     "GET /admin/tenants/<name>/keys": Operation("List a tenant's keys", _json(listing("keys", ref("Key")))),
-    "POST /admin/tenants/<name>/keys": Operation("Make a key", _json(ref("MadeKey"), 201), ref("NewKey")),
+    "POST /admin/tenants/<name>/keys": Operation("Create a key", _json(ref("MadeKey"), 201), ref("NewKey")),
     "DELETE /admin/keys/<name>": Operation("Revoke a key", _json(ref("Key"))),
     "GET /admin/tenants/<name>/secrets": Operation(
         "List a tenant's secrets, without their values", _json(listing("secrets", ref("Secret")))
@@ -194,7 +194,7 @@ OPERATIONS: Mapping[str, Operation] = {
         "Set a secret", _json(ref("Secret")), ref("NewSecret"), needs_body=True
     ),
     "DELETE /admin/tenants/<name>/secrets/<secret>": Operation(
-        "Delete a secret", _json(closed_to({"deleted": TEXT}))
+        "Delete a secret", _json(object_of({"deleted": TEXT}))
     ),
     "GET /admin/audit": Operation(
         "The audit log of all tenants", _json(listing("audit", ref("AuditRow"))),

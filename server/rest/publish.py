@@ -39,6 +39,12 @@ def routes(service: "Service") -> list[Route]:
     return found
 
 
+def _check_share(exchange: Exchange) -> None:
+    """Raises Problem before the work if the tenant's share of CPU time is used up."""
+    with exchange.working():
+        pass
+
+
 async def _publish(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
     body = await read_object(exchange)
     published = await service.publishing.publish(exchange.tenant, exchange.identity, root, name, body)
@@ -47,8 +53,7 @@ async def _publish(service: "Service", root: Root, exchange: Exchange, name: str
 
 
 async def _history(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
-    with exchange.working():  # raises before the work if the tenant's share is used up
-        pass
+    _check_share(exchange)
     versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
     with exchange.working():
         answer = json_answer({"versions": versions})
@@ -57,8 +62,7 @@ async def _history(service: "Service", root: Root, exchange: Exchange, name: str
 
 
 async def _show(service: "Service", root: Root, exchange: Exchange, name: str, version: str) -> Answer:
-    with exchange.working():
-        pass
+    _check_share(exchange)
     shown = await service.publishing.show(exchange.tenant, exchange.identity, root, name, version)
     with exchange.working():
         return json_answer(shown)
@@ -67,17 +71,16 @@ async def _show(service: "Service", root: Root, exchange: Exchange, name: str, v
 async def _file(
     service: "Service", root: Root, exchange: Exchange, name: str, version: str, path: str | None = None
 ) -> Answer:
-    """A file by its path in the address, or in the query: paths may have characters that an address has not."""
+    """A file by its path in the URL's path, or in the query, which may hold characters that the former may not."""
     path = exchange.params.get("path") if path is None else path
     if not path:
         raise Problem(Code.BAD_REQUEST, "path is missing: .../files/PATH or .../files?path=PATH")
-    with exchange.working():
-        pass
+    _check_share(exchange)
     digest, text = await service.publishing.file(exchange.tenant, exchange.identity, root, name, version, path)
     tag = ETag(digest.encode(), path.encode())
     if tag.is_known(exchange.headers):
         return tag.unchanged()
-    # Text of a tenant's: whatever it says it is, no browser takes it for a page (`nosniff`, which every answer has).
+    # A tenant's text, which may look like HTML: `nosniff`, on every answer, keeps browsers from rendering it as a page.
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text))]
     return tag.on(Answer(200, headers, text))
 

@@ -1,4 +1,4 @@
-"""The REST front end: every route, behind the guard. Calls of agents and tools are answered before Quart."""
+"""The REST front end: every route, behind the guard. Calls of agents and tools bypass Quart."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -108,7 +108,7 @@ class Routes:
 
 
 class Calling:
-    """The handlers of agents and tools, wherever their calls run.
+    """The handlers of agents and tools, in whatever process their calls run.
 
     `envelope` returns `envelope` of `[server]`, which a new configuration may change.
     """
@@ -166,7 +166,7 @@ class Calling:
 async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> Answer:
     """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each.
 
-    Its tag is of the parts, which are made anew each time: the client is spared the bytes, not the server the work.
+    Its tag is computed from the parts, which are rendered for each request: a 304 saves bytes, not work.
     """
     parts, size, tag = [], 0, ETag()
     began_s = time.thread_time()
@@ -191,7 +191,7 @@ async def _charged(exchange: Exchange, value: Any, run: RunResult | None) -> Ans
         answer = body_answer(await in_pieces(encoding(value)))
     if cpu_s := render_cpu_s(len(answer.body)):
         exchange.charge(cpu_s)
-        await trio.lowlevel.checkpoint()  # before it is copied behind its head, and sent
+        await trio.lowlevel.checkpoint()  # before it is copied after its head, and sent
     return answer
 
 
@@ -258,7 +258,7 @@ def _view(route: Route) -> Callable[..., Awaitable[QuartResponse]]:
     async def view(**names: str) -> QuartResponse:
         exchange = exchange_of(request.scope)  # type: ignore[arg-type]
         if exchange.found.route is not route or exchange.found.names != names:
-            raise RuntimeError(f"the router found {route.method} {route.rule}, which is not what was judged")
+            raise RuntimeError(f"the router found {route.method} {route.rule}, which is not what was authorized")
         return _Answered(await route.answer(exchange, names))
 
     return view

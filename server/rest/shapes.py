@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": "number"}
-YES: Schema = {"type": "boolean"}
+BOOL: Schema = {"type": "boolean"}
 TIME: Schema = {"type": "string", "format": "date-time"}
 ANY_OBJECT: Schema = {"type": "object"}
 
@@ -37,30 +37,30 @@ def maybe(schema: Schema) -> Schema:
 
 def listing(key: str, item: Schema) -> Schema:
     """An object with one list."""
-    return closed_to({key: {"type": "array", "items": item}})
+    return object_of({key: {"type": "array", "items": item}})
 
 
-def closed_to(properties: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
-    """An object that has all of `properties`, and perhaps some of `optional`."""
+def object_of(properties: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """An object with all of `properties`, perhaps some of `optional`, and perhaps other keys."""
     return {"type": "object", "required": list(properties), "properties": {**properties, **(optional or {})}}
 
 
 def body(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
     """A body that is refused with any other key."""
-    return {**closed_to(required, optional), "additionalProperties": False}
+    return {**object_of(required, optional), "additionalProperties": False}
 
 
 def table(value: Schema) -> Schema:
-    """An object with any keys, of such values."""
+    """An object with any keys, each with a value of this schema."""
     return {"type": "object", "additionalProperties": value}
 
 
 def _bound(source: Schema, **more: Schema) -> Schema:
-    return closed_to({"value": NUMBER, "unit": TEXT, "source": source, **more})
+    return object_of({"value": NUMBER, "unit": TEXT, "source": source, **more})
 
 
 _SOURCE: Schema = {"enum": ["script", "tenant", "engine"]}
-_LIMIT = closed_to({"name": TEXT, "bound": NUMBER, "used": maybe(NUMBER), "unit": TEXT, "source": _SOURCE})
+_LIMIT = object_of({"name": TEXT, "bound": NUMBER, "used": maybe(NUMBER), "unit": TEXT, "source": _SOURCE})
 _FACTS: Mapping[str, Schema] = {
     "run_id": TEXT,
     "limit": _LIMIT,
@@ -77,8 +77,8 @@ _GRANTS: Mapping[str, Schema] = {
     "limits": table(NUMBER),
 }
 _VERSION: Mapping[str, Schema] = {
-    "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": YES, "approved": YES, "deprecated": YES,
-    "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": closed_to(_GRANTS),
+    "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": BOOL, "approved": BOOL, "deprecated": BOOL,
+    "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": object_of(_GRANTS),
     "asks": {"type": "object", "properties": _GRANTS},
 }  # fmt: skip
 _KEY: Mapping[str, Schema] = {
@@ -94,43 +94,42 @@ _TENANT: Mapping[str, Schema] = {
 COMPONENTS: Mapping[str, Schema] = {
     "Error": {
         "description": "Every error has this shape.",
-        **closed_to({"error": closed_to({"code": _CODE, "message": TEXT}, _FACTS)}),
+        **object_of({"error": object_of({"code": _CODE, "message": TEXT}, _FACTS)}),
     },
     "Problem": {
         "description": "An error for clients that accept application/problem+json (RFC 9457).",
-        **closed_to({"type": TEXT, "title": TEXT, "status": WHOLE, "detail": TEXT, "code": _CODE}, _FACTS),
+        **object_of({"type": TEXT, "title": TEXT, "status": WHOLE, "detail": TEXT, "code": _CODE}, _FACTS),
     },
-    "Health": closed_to(
+    "Health": object_of(
         {"status": {"const": "ok"}, "version": TEXT},
         {
             "workers": table(WHOLE), "queued": WHOLE, "loop_lag_ms": table(NUMBER),
-            "layers": {"type": "array", "items": closed_to({"name": TEXT, "state": TEXT, "detail": TEXT,
-                                                            "required": YES})},
+            "layers": {"type": "array", "items": object_of({"name": TEXT, "state": TEXT, "detail": TEXT,
+                                                            "required": BOOL})},
             "scripts_failing": WHOLE, "configuration": {"enum": ["ok", "stale"]},
         },
     ),
-    "Limits": closed_to(
+    "Limits": object_of(
         {
-            "limits": closed_to({name: _bound(_SOURCE) for name in SPECS}),
+            "limits": object_of({name: _bound(_SOURCE) for name in SPECS}),
             "quotas": {"type": "object", "properties": {
                 name: _bound(_SOURCE, used=maybe(NUMBER)) for name in QUOTAS}},
         }
     ),
-    "Usage": closed_to(
+    "Usage": object_of(
         {
-            "total": closed_to(_SUMS),
-            **{f"by_{what}": {"type": "array", "items": closed_to({what: TEXT, **_SUMS})}
+            "total": object_of(_SUMS),
+            **{f"by_{what}": {"type": "array", "items": object_of({what: TEXT, **_SUMS})}
                for what in ("agent", "key", "day")},
         }
     ),
     "Tool": ToolInfo.model_json_schema(mode="serialization"),
-    "Agent": {
-        **AgentInfo.model_json_schema(mode="serialization", ref_template="#/components/schemas/Agent/$defs/{model}"),
-    },
-    "Prompt": {
-        **AgentPrompt.model_json_schema(mode="serialization",
-                                        ref_template="#/components/schemas/Prompt/$defs/{model}"),
-    },
+    "Agent": AgentInfo.model_json_schema(
+        mode="serialization", ref_template="#/components/schemas/Agent/$defs/{model}"
+    ),
+    "Prompt": AgentPrompt.model_json_schema(
+        mode="serialization", ref_template="#/components/schemas/Prompt/$defs/{model}"
+    ),
     "Package": {
         "description": "A manifest with its files (docs/publishing.md).",
         **body(
@@ -143,29 +142,29 @@ COMPONENTS: Mapping[str, Schema] = {
             },
         ),
     },
-    "Version": closed_to(_VERSION, {"warnings": {"type": "array", "items": TEXT}}),
-    "WholeVersion": closed_to(
+    "Version": object_of(_VERSION, {"warnings": {"type": "array", "items": TEXT}}),
+    "WholeVersion": object_of(
         {
             **_VERSION, "kind": TEXT, "main": TEXT, "tools": maybe({"type": "array", "items": TEXT}),
             "arguments": maybe({"type": "array", "items": ANY_OBJECT}), "config": ANY_OBJECT,
-            "files": {"type": "array", "items": closed_to({"path": TEXT, "size": WHOLE})},
-            "changes": maybe(closed_to({"against": TEXT, **{
+            "files": {"type": "array", "items": object_of({"path": TEXT, "size": WHOLE})},
+            "changes": maybe(object_of({"against": TEXT, **{
                 what: {"type": "array", "items": TEXT} for what in ("added", "removed", "changed")}})),
         }
     ),
-    "Tenant": closed_to(_TENANT),
+    "Tenant": object_of(_TENANT),
     "NewTenant": body({"name": TEXT}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
     "TenantChange": body({}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
-    "Deletion": closed_to({"tenant": TEXT, "removed": table(WHOLE), "left": table(WHOLE)}),
-    "Key": closed_to(_KEY),
+    "Deletion": object_of({"tenant": TEXT, "removed": table(WHOLE), "left": table(WHOLE)}),
+    "Key": object_of(_KEY),
     "NewKey": body({}, {"scopes": {"type": "array", "items": {"enum": list(SCOPES)}, "minItems": 1},
                         "expires": TEXT}),
-    "MadeKey": closed_to({**_KEY, "key": {**TEXT, "description": "The text of the key, shown this once."}}),
-    "Secret": closed_to({"name": TEXT, "tenant": TEXT, "hosts": {"type": "array", "items": TEXT}, "created_at": TIME,
+    "MadeKey": object_of({**_KEY, "key": {**TEXT, "description": "The text of the key, shown this once."}}),
+    "Secret": object_of({"name": TEXT, "tenant": TEXT, "hosts": {"type": "array", "items": TEXT}, "created_at": TIME,
                          "updated_at": TIME}),
     "NewSecret": body({"value": TEXT, "hosts": {"type": "array", "items": TEXT}}),
-    "AuditRow": closed_to({"at": TIME, "actor": TEXT, "action": TEXT, "target": TEXT, "outcome": TEXT,
+    "AuditRow": object_of({"at": TIME, "actor": TEXT, "action": TEXT, "target": TEXT, "outcome": TEXT,
                            "tenant": maybe(TEXT)}),
-    "RpcMessage": closed_to({"jsonrpc": {"const": "2.0"}}, {"id": {}, "method": TEXT, "params": ANY_OBJECT,
+    "RpcMessage": object_of({"jsonrpc": {"const": "2.0"}}, {"id": {}, "method": TEXT, "params": ANY_OBJECT,
                                                             "result": ANY_OBJECT, "error": ANY_OBJECT}),
 }  # fmt: skip
