@@ -127,8 +127,12 @@ class Zygote:
         except (OSError, trio.TooSlowError, trio.EndOfChannel) as error:
             raise ZygoteLost(f"the zygote did not fork: {type(error).__name__}") from None
         finally:
-            # A child whose caller was cancelled is closed by _arrived, and ends as its channel is closed.
+            # A child whose caller was cancelled is closed, and ends by that: by _arrived if it comes later, here if it
+            # came before the caller could receive it.
             self._forks.pop(serial, None)
+            with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+                if isinstance(unclaimed := receive.receive_nowait(), Child):
+                    unclaimed.close()
             self._note_done()
         if isinstance(answer, str):
             raise ZygoteLost(answer)

@@ -135,3 +135,31 @@ async def test_a_worker_without_a_waiting_run_is_released_also_when_the_zygote_i
     finally:
         sleeper.kill()
         await sleeper.wait()
+
+
+async def test_a_worker_that_arrives_while_its_caller_is_cancelled_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_engine(small_config("workers = 1\nreserve = 0")) as opened:
+        assert (await run(opened, "return 1")).outcome is Outcome.OK
+        zygote = opened._pool._zygote
+        assert zygote is not None
+        before, others = len(os.listdir("/proc/self/fd")), set(zygote._children)
+        send = zygote._control.send
+
+        with trio.CancelScope() as caller:
+
+            async def sent(packet: bytes) -> None:
+                """Returns once the worker is there and its caller is cancelled: before the caller can receive it."""
+                await send(packet)
+                while set(zygote._children) == others:  # noqa: ASYNC110 (there is no event)
+                    await trio.sleep(0.005)
+                caller.cancel()
+
+            monkeypatch.setattr(zygote._control, "send", sent)
+            await zygote.fork(cpu_s=1, memory_bytes=1 << 26)
+        assert caller.cancelled_caught
+        monkeypatch.setattr(zygote._control, "send", send)
+        with trio.fail_after(20):
+            while set(zygote._children) != others:  # noqa: ASYNC110 (there is no event)
+                await trio.sleep(0.01)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert (await run(opened, "return 1")).outcome is Outcome.OK
