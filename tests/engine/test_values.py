@@ -50,7 +50,7 @@ def slowly(value: Any) -> tuple[int, int, int]:
 
 @given(VALUES, CUTS, st.booleans())
 def test_marks_and_colons_are_exact_for_any_json_and_any_cut(value: Any, cuts: list[int], ascii_only: bool) -> None:
-    text = json.dumps(value, ensure_ascii=ascii_only, indent=None if ascii_only else 1).msgspec.msgpack.encode()
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=None if ascii_only else 1).encode()
     values, marks, keys = slowly(value)
     counted = marks_of(text, cuts)
     assert (counted.marks, counted.colons) == (marks, keys)
