@@ -101,7 +101,10 @@ def _tenant(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
         assert issuer.tenant is not None  # the configuration has one of both
         return issuer.tenant
     values = _texts(claims, issuer.tenant_claim, split=False)
-    named = {issuer.tenants.get(value) for value in values} - {None} if issuer.tenants else set(values)
+    if issuer.tenants:
+        named = {issuer.tenants.get(value) for value in values} - {None}
+    else:  # names of tenants are ASCII; the store does not take half of a surrogate pair
+        named = {value for value in values if value.isascii()}
     if len(named) != 1:  # none, or a choice that no rule makes
         raise Refused(Reason.TENANT, f"{'.'.join(issuer.tenant_claim)} names {len(named)} tenants")
     (tenant,) = named
