@@ -1,8 +1,9 @@
 """The audit log: every control action with its outcome, and the host calls that were denied to scripts.
 
 A control action is one transaction that also writes its row; a refused one leaves a row with the code of the refusal
-and changes nothing else. Operators cause few actions, and their rows are permanent. Scripts can cause any number of
-denied calls: repeats become one row, and each tenant has a bound on rows per flush and on rows in total.
+and changes nothing else. Operators cause few actions, and their rows are permanent. A tenant's keys can cause any
+number of refused actions, and its scripts of denied calls: of both, each tenant has a bound on rows in total; repeated
+calls become one row, and there is a bound on their rows per flush.
 """
 
 from collections.abc import Callable
@@ -27,12 +28,19 @@ FLUSH_EVERY_S = 0.5
 ROWS_A_FLUSH = 20
 # Rows of denied calls per tenant; older ones are deleted.
 ROWS_KEPT = 1000
+# Rows of a tenant's own refused actions, such as uploads; older ones are deleted: a key may cause any number.
+REFUSALS_KEPT = 1000
 # No row has a higher number.
 _MOST_ROWS = 2**63 - 1
 ACTION = "call"
 OUTCOME = "denied"
 
 _INSERT = "INSERT INTO audit(at, actor, action, target, outcome, tenant) VALUES (?, ?, ?, ?, ?, ?)"
+_REFUSED = "tenant = ?1 AND actor GLOB 'key:*' AND outcome <> 'ok' AND action <> ?3"
+_FORGET_REFUSALS = (
+    f"DELETE FROM audit WHERE {_REFUSED} AND "
+    f"n <= (SELECT n FROM audit WHERE {_REFUSED} ORDER BY n DESC LIMIT 1 OFFSET ?2)"
+)
 
 
 class AuditLog:
@@ -68,7 +76,13 @@ class AuditLog:
         """Write the row of a refused action. Not for `unavailable`: a store that failed takes no row."""
         if problem.code is not Code.UNAVAILABLE:
             code = problem.code.value
-            await self._database.write(lambda db: self._note(db, actor, action, target, code, tenant))
+
+            def write(db: apsw.Connection) -> None:
+                self._note(db, actor, action, target, code, tenant)
+                if tenant is not None and actor.startswith("key:"):
+                    db.execute(_FORGET_REFUSALS, (tenant, REFUSALS_KEPT, ACTION))
+
+            await self._database.write(write)
 
     def _note(
         self, db: apsw.Connection, actor: str, action: str, target: str, outcome: str, tenant: str | None

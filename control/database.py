@@ -41,6 +41,9 @@ class Database:
         self._opening = trio.Lock()
         self._writer: Lane | None = None
         self._reader: Lane | None = None
+        # For reads that take long; opened by the first one.
+        self._long_reader: Lane | None = None
+        self._file = path
         self._empty: Lane | None = None  # in memory, while the file does not exist
         # Read in the task itself: 8 us, where a thread would take 120.
         self._watch: apsw.Connection | None = None
@@ -51,6 +54,11 @@ class Database:
         """What `work` returns, from one snapshot. Raises Problem `unavailable`, and what `work` raises."""
 
         return await _answered(self._run(partial(at_once, work), writing=False), self.path)
+
+    async def read_long(self, work: Work[T]) -> T:
+        """As `read`, for work of more than milliseconds: every request may have to wait for what `read` does."""
+
+        return await _answered(self._run(partial(at_once, work), writing=False, long=True), self.path)
 
     async def write(self, work: Work[T]) -> T:
         """Do `work` in one transaction: all of it, or nothing when it raises. Raises Problem as `read` does."""
@@ -75,7 +83,7 @@ class Database:
             self._seen, self._generation = -1, self._generation - 1_000_000
         return self._generation
 
-    async def _run(self, work: Work[T], *, writing: bool) -> T:
+    async def _run(self, work: Work[T], *, writing: bool, long: bool = False) -> T:
         if self._writer is None and (writing or await trio.to_thread.run_sync(self.path.exists)):
             try:
                 await self.open()
@@ -85,7 +93,16 @@ class Database:
         lane = self._writer if writing else self._reader
         if lane is None:
             lane = await self._nothing()
+        elif long:
+            lane = await self._for_long_reads()
         return await lane.run(work)
+
+    async def _for_long_reads(self) -> Lane:
+        async with self._opening:
+            if self._long_reader is None:
+                opened = open_lane(self._file, create=False, reading=True, busy_timeout_s=BUSY_TIMEOUT_S)
+                self._long_reader = await self._stack.enter_async_context(opened)
+            return self._long_reader
 
     async def _nothing(self) -> Lane:
         async with self._opening:
@@ -102,7 +119,7 @@ class Database:
             if self._writer is not None:
                 return
             # Links are resolved once, so that all connections are of one file even if a link changes meanwhile.
-            file = await trio.to_thread.run_sync(_resolved, self.path)
+            file = self._file = await trio.to_thread.run_sync(_resolved, self.path)
             try:
                 writing = open_lane(file, create=True, reading=False, busy_timeout_s=BUSY_TIMEOUT_S)
                 writer = await self._stack.enter_async_context(writing)

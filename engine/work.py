@@ -33,7 +33,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "token", "a token of an OAuth issuer is read and verified",
-            8 * 1024, 512, "server/oauth/token.py; RSA keys of 4,096 bits; 20 a second of an address, 200 in all",
+            8 * 1024, 512, "server/oauth/token.py; RSA keys of 4,096 bits; 20 a second of an address, 400 in all",
             "the tenant's CPU seconds; the operator, for one that gives no access",
         ),
         WorkSpec(

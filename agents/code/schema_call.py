@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import trio
 from jsonschema_rs import ValidationError
 
 from agents.shapes.checked import CheckedSchema, TooMuchWork, Working
@@ -52,7 +53,9 @@ def functions() -> tuple[HostFunction, ...]:
     accepted = _Accepted()
 
     async def validate(context: HostContext, arguments: SchemaArguments) -> list[dict[str, str]]:
-        schema = _lists_restored(arguments.schema)
+        with _charged(context)():
+            schema = _lists_restored(arguments.schema)
+        await trio.lowlevel.checkpoint()
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         depth = context.request.limits.values.value_depth

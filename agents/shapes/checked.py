@@ -208,15 +208,32 @@ def _first(schema: Mapping[str, Any], value: Any, validator: jsonschema_rs.Draft
         validator.validate(value)
     except jsonschema_rs.ValidationError as error:
         keyword = str(error.schema_path[-1]) if error.schema_path else ""
-        expected = _at(schema, error.schema_path)
-        return Wrong(tuple(error.instance_path), keyword, expected, error.instance, error.message[:200])
+        _, expected = _followed(schema, error.schema_path)
+        path, _ = _followed(value, error.instance_path)
+        return Wrong(path, keyword, expected, error.instance, error.message[:200])
     return Wrong(())
 
 
-def _at(value: Any, path: Sequence[str | int]) -> Any:
+def _followed(value: Any, path: Sequence[str | int]) -> tuple[tuple[str | int, ...], Any]:
+    """A path of the library's with the names that are there, and the value at its end; None if it is not there.
+
+    The library takes a name of digits for a position: of `007` it says 7.
+    """
+    found: list[str | int] = []
     for part in path:
-        value = value[part]
-    return value
+        if isinstance(value, dict):
+            name = part if part in value else _named_by_number(value, str(part))
+            found.append(name)
+            value = value.get(name)
+        else:
+            found.append(part)
+            there = isinstance(value, list) and isinstance(part, int) and part < len(value)
+            value = value[part] if there else None
+    return tuple(found), value
+
+
+def _named_by_number(fields: Mapping[str, Any], number: str) -> str:
+    return number if number in fields else next((n for n in fields if (n.lstrip("+0") or "0") == number), number)
 
 
 def _nodes(schema: Mapping[str, Any]) -> int:

@@ -67,10 +67,10 @@ def _text(wrong: Wrong, params: Mapping[str, Any]) -> str:
         missing = [key for key in expected if key not in inside] if isinstance(expected, list) else []
         full = ".".join(filter(None, (name, missing[0][:200]))) if missing else name
         return f"missing required parameter: {full}"
-    if wrong.keyword == "type":
+    if wrong.keyword == "type" and expected is not None:
         types = " or ".join(f"'{each}'" for each in ([expected] if isinstance(expected, str) else expected))
         return f"parameter '{name}' must be of type {types}, got {_json_type(wrong.seen)}"
-    if wrong.keyword == "enum":
+    if wrong.keyword == "enum" and expected is not None:
         allowed = ", ".join(f'"{str(value)[:64]}"' for value in expected[:_SHOWN_OPTIONS])
         more = ", ..." if len(expected) > _SHOWN_OPTIONS else ""
         return f"parameter '{name}' must be one of [{allowed}{more}], got {_as_text(wrong.seen)}"

@@ -4,6 +4,7 @@ The publisher of a version chose both texts, and people read the result before t
 and nothing in it is invisible.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
@@ -14,6 +15,9 @@ MOST_LINES = 1_000
 _CONTEXT = 3
 # Formatting characters turn writing around, or hide: the code that is read would not be the code that runs.
 _UNSEEN = frozenset({"Cf", "Zl", "Zp"})
+# Characters of other categories that are drawn as nothing or as a space: Unicode's Default_Ignorable_Code_Point without
+# the category Cf, and the blank of Braille.
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 _Opcode = tuple[str, int, int, int, int]
 
@@ -39,7 +43,7 @@ def seen(line: str) -> str:
     """The line with its invisible characters as escapes."""
     if line.isascii():
         return line
-    return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in _UNSEEN else c for c in line)
+    return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in _UNSEEN or _BLANK.match(c) else c for c in line)
 
 
 def _opcodes(before: Sequence[str], after: Sequence[str]) -> list[_Opcode]:

@@ -66,7 +66,7 @@ class Versions:
             return [each.as_json() for each in rows.standings(db, tenant, found, free)]
 
         with _timed(find, charge) as timed:
-            return await self._database.read(timed)
+            return await self._database.read_long(timed)
 
     async def show(self, which: VersionId, free: Grants, *, charge: Charge) -> dict[str, Any]:
         """One version as lists show it, with its manifest, its files, and what it changes. Raises Problem not_found."""
@@ -82,17 +82,17 @@ class Versions:
             }
 
         with _timed(find, charge) as timed:
-            return await self._database.read(timed)
+            return await self._database.read_long(timed)
 
     async def changes(self, which: VersionId, against: str, *, charge: Charge) -> dict[str, Any]:
         """What a version changes, beside another one of its name. Raises Problem not_found."""
         with _timed(lambda db: contents.changes(db, which, against), charge) as timed:
-            return await self._database.read(timed)
+            return await self._database.read_long(timed)
 
     async def file(self, which: VersionId, path: str, *, charge: Charge) -> tuple[str, bytes]:
         """The digest of a version, and one of its files. Raises Problem not_found."""
         with _timed(lambda db: contents.file(db, which, path), charge) as timed:
-            return await self._database.read(timed)
+            return await self._database.read_long(timed)
 
     async def has_content(self, tenant: str, digest: str) -> bool:
         """Whether a version of the tenant has this content."""

@@ -36,7 +36,10 @@ def offset(arguments: bytes) -> bytes:
                 f"there is no zone {name!r}; zones are UTC, offsets such as +02:00 and names such as Europe/Berlin"
             )
         zone = _zones[name] = ZoneInfo.from_file(io.BytesIO(found), key=name)
-    ahead = datetime.fromtimestamp(at, zone).utcoffset()
+    try:
+        ahead = datetime.fromtimestamp(at, zone).utcoffset()
+    except (ValueError, OverflowError):
+        raise Refused("the time is outside of the years 1 to 9999 in this zone") from None
     return struct.pack(">i", 0 if ahead is None else int(ahead.total_seconds()))
 
 

@@ -33,6 +33,18 @@ MAX_ELEMENTS = 10_000
 MAX_SELECTOR_BYTES = 4 * 1024
 
 _TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
+# Where an end tag may be no end tag: comments, elements of raw text, attributes; also without their ends.
+_OPAQUE = re.compile(
+    rb"(?i:<!--.*?(?:-->|\Z)|=\s*(?:\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z))"
+    rb"|<(script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext)\b.*?(?:(?=</\1)|\Z))",
+    re.DOTALL,
+)
+# The parser compares each attribute with those before it in its tag: 60,000 take seconds, 1,000 take a millisecond.
+MAX_ATTRIBUTES = 1_000
+_MANY_ATTRIBUTES = re.compile(
+    rb"""<[a-zA-Z][^\s<>/"']*+(?:[\s/]++[^\s<>/"'=]++(?:\s*+=\s*+(?:"[^"]*"|'[^']*'|[^\s<>"']++))?+){%d}"""
+    % MAX_ATTRIBUTES
+)
 # Elements without an end, and those whose end may be left out: they do not nest in one another.
 _UNNESTED = frozenset(
     (
@@ -46,6 +58,12 @@ _BLOCKS = frozenset((
     "hr", "html", "legend", "li", "main", "nav", "ol", "option", "p", "pre", "search", "section", "summary",
     "table", "tbody", "td", "tfoot", "th", "thead", "title", "tr", "ul",
 ))  # fmt: skip
+# End tags of blocks close what is open inside them, but nothing outside of these (HTML, 13.2.4.2: scopes).
+_SCOPES = frozenset(
+    (b"applet", b"caption", b"foreignobject", b"marquee", b"math", b"object", b"svg", b"table", b"template")
+)
+# So many open elements are looked through for the one that an end tag closes.
+_LOOKED_THROUGH = 32
 _SILENT = frozenset({"script", "style", "noscript", "template", "head"})
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 
@@ -120,10 +138,47 @@ def warm_up() -> None:
 def _parsed(source: bytes) -> LexborHTMLParser:
     if len(source) > MAX_BYTES:
         raise Refused(f"the source has {len(source)} bytes; the most is {MAX_BYTES}")
-    depth = 0
-    for end, name in _TAG.findall(source):
-        if name.lower() not in _UNNESTED:
-            depth = max(0, depth - 1) if end else depth + 1
-            if depth > MAX_DEPTH:
-                raise Refused(f"the source is nested deeper than {MAX_DEPTH} elements")
+    _check_depth(source)
+    if _MANY_ATTRIBUTES.search(source) is not None:
+        raise Refused(f"an element has more than {MAX_ATTRIBUTES} attributes")
     return LexborHTMLParser(source.decode("utf-8", "replace"))
+
+
+def _check_depth(source: bytes) -> None:
+    """Raises Refused where elements may nest deeper than MAX_DEPTH.
+
+    Never fewer are counted as open than the parser has: start tags count wherever they are, an end tag only where it is
+    one for sure, and closes only what the parser closes for sure.
+    """
+    stack: list[bytes] = []
+    floor = 0  # elements below it stay open: they were before the opaque part that is read now
+    opaque = _OPAQUE.finditer(source)
+    part, entered = next(opaque, None), False
+    for tag in _TAG.finditer(source):
+        at = tag.start()
+        while part is not None and part.end() <= at:
+            part, entered, floor = next(opaque, None), False, 0
+        if part is not None and not entered and part.start() < at:
+            entered, floor = True, len(stack)
+        name = tag[2].lower()
+        if name in _UNNESTED:
+            continue
+        if not tag[1]:
+            stack.append(name)
+            if len(stack) > MAX_DEPTH:
+                raise Refused(f"the source is nested deeper than {MAX_DEPTH} elements")
+        elif len(stack) > floor:
+            del stack[_closed_from(stack, name, floor) :]
+
+
+def _closed_from(stack: list[bytes], name: bytes, floor: int) -> int:
+    """The place of the outermost element that an end tag closes; the stack's length if none for sure."""
+    if stack[-1] == name:
+        return len(stack) - 1
+    if name.decode() in _BLOCKS:
+        for place in range(len(stack) - 1, max(floor, len(stack) - _LOOKED_THROUGH) - 1, -1):
+            if stack[place] == name:
+                return place
+            if stack[place] in _SCOPES:
+                break
+    return len(stack)

@@ -154,7 +154,7 @@ def _scalar(event: Any) -> Any:
         # Beyond 64 bits an integer becomes a float, as everywhere in JSON for Lua.
         return _fitting(int(text)) if len(text) <= 20 else float(text)
     if _OTHER_BASE.fullmatch(text):
-        return int(text, 0) if len(text) < 18 else float(int(text[:300], 0))
+        return int(text, 0) if len(text) < 18 else _as_float(int(text, 0))
     if _FLOAT.fullmatch(text):
         return float(text)
     if tag is not None:
@@ -164,6 +164,13 @@ def _scalar(event: Any) -> Any:
 
 def _fitting(number: int) -> int | float:
     return number if -(1 << 63) <= number < 1 << 63 else float(number)
+
+
+def _as_float(number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return float("inf")
 
 
 def _place(event: Any) -> str:

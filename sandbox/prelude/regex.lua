@@ -6,8 +6,9 @@ local pack, unpack, rep, sub, find, gsub = x.pack, x.unpack, x.rep, x.sub, x.fin
 local concat, table_unpack, byte = x.concat, x.table_unpack, x.byte
 local isyieldable, NOT_HERE, ARRAYS = x.isyieldable, x.NOT_HERE, x.ARRAYS
 
--- Matches fetched at once: the first few soon, as a loop may be left early; then more, as each fetch copies the text.
-local FIRST, MOST = 16, 4096
+-- Matches fetched at once: the first few soon, as a loop may be left early; then more, as each fetch copies the text:
+-- at least one for every 256 bytes of it, so that no text is copied more than some 300 times.
+local FIRST, MOST, SHARE = 16, 4096, 256
 
 local function check(name, text, pattern)
     if not isyieldable() then error(name .. NOT_HERE, 3) end
@@ -53,6 +54,7 @@ end
 local function all(name, text, pattern)
     local reply, at, form, groups, go_on
     local next_at, last, most = 0, -1, FIRST
+    local bound = #text // SHARE > MOST and #text // SHARE or MOST
     return function()
         if not reply or at > #reply then
             if reply and go_on < 0 then return nil end
@@ -63,7 +65,7 @@ local function all(name, text, pattern)
                 return nil
             end
             at, next_at, form = 9, go_on, form or "=" .. rep("i4", 2 * groups + 2)
-            most = most * 4 < MOST and most * 4 or MOST
+            most = most * 4 < bound and most * 4 or bound
         end
         local places = { unpack(form, reply, at) }
         at, last = at + 8 * (groups + 1), places[2]

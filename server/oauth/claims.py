@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config.oauth import IssuerConfig
+from engine.tenant import DEFAULT_TENANT
 from server.oauth.token import Reason, Refused
 
 # Clocks of issuers and of this machine differ; RFC 7519 section 4.1.4 allows "no more than a few minutes".
@@ -101,7 +102,12 @@ def _tenant(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
         assert issuer.tenant is not None  # the configuration has one of both
         return issuer.tenant
     values = _texts(claims, issuer.tenant_claim, split=False)
-    named = {issuer.tenants.get(value) for value in values} - {None} if issuer.tenants else set(values)
+    if issuer.tenants:
+        named = {issuer.tenants.get(value) for value in values} - {None}
+    else:
+        # Names of tenants are ASCII; the store does not take half of a surrogate pair. The default tenant is there
+        # before any other, and is the operator's: a user who names an organization must not get it by that name.
+        named = {value for value in values if value.isascii() and value != DEFAULT_TENANT.id}
     if len(named) != 1:  # none, or a choice that no rule makes
         raise Refused(Reason.TENANT, f"{'.'.join(issuer.tenant_claim)} names {len(named)} tenants")
     (tenant,) = named

@@ -78,9 +78,10 @@ class Tokens:
                 raise _too_many()
             try:
                 grant, cpu_s = await self._verify(text, digest)
-            except Refused as refused:
+            except (Refused, Problem) as error:  # a Problem: the issuer's keys are missing, and the token was parsed
                 self._attempts.count(address, trio.current_time())
-                log.debug("a token is refused", reason=refused.reason.name, detail=refused.detail)
+                if isinstance(error, Refused):
+                    log.debug("a token is refused", reason=error.reason.name, detail=error.detail)
                 raise
         return Sender(await self._sender(grant), cpu_s)
 

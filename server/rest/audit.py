@@ -1,6 +1,7 @@
 """`GET /audit`: a tenant's own rows of the audit log, in pages from the newest to the oldest."""
 
 import base64
+import re
 import secrets
 import struct
 from collections.abc import Callable
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 1_000
 _USUAL_ROWS = "100"
+# Not longer: what is compared with the bound is the whole number.
+_LIMIT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class Cursors:
@@ -67,7 +70,7 @@ def routes(service: "Service", now: Callable[[], float]) -> tuple[Route, ...]:
         with exchange.working():  # raises before the work if the tenant's share is used up
             params = exchange.params
             limit = params.get("limit", _USUAL_ROWS)
-            if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_ROWS):
+            if _LIMIT.fullmatch(limit) is None or not 1 <= int(limit) <= MAX_ROWS:
                 raise Problem(Code.BAD_REQUEST, f"limit: expected a whole number from 1 to {MAX_ROWS}")
             start = None if "since" not in params else since(params["since"], now())
             before = None if "before" not in params else cursors.number(params["before"])

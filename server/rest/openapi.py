@@ -109,17 +109,18 @@ class OpenApi:
         for row in rows:
             path, method = _path(row.rule), "post" if row.method == "*" else row.method.lower()
             shown.setdefault(path, {})[method] = orjson.Fragment(_shared(row, exchange.keyed))
-        left_out, size, began, began_s = 0, 0, 0, time.thread_time()
+        left_out, size, since, began_s = 0, 0, 0, time.thread_time()
         for path, rendered in self._own(tools, agents, keyed=exchange.keyed):
+            since += len(rendered)  # what is left out was rendered, too
             if size + len(rendered) > MAX_OWN_BYTES:
                 left_out += 1
-                continue
-            size += len(rendered)
-            shown.setdefault(path, {})["post"] = orjson.Fragment(rendered)
-            if size - began > _AT_ONCE_BYTES:
+            else:
+                size += len(rendered)
+                shown.setdefault(path, {})["post"] = orjson.Fragment(rendered)
+            if since > _AT_ONCE_BYTES:
                 exchange.charge(time.thread_time() - began_s)
                 await trio.lowlevel.checkpoint()
-                began, began_s = size, time.thread_time()
+                since, began_s = 0, time.thread_time()
         body = encode(_document(shown, exchange.keyed, left_out))
         exchange.charge(time.thread_time() - began_s)
         return body

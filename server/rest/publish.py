@@ -11,6 +11,7 @@ from server.http.body import read_object
 from server.http.etags import ETag
 from server.http.routes import Need, Route
 from server.problems import Answer, json_answer
+from server.rest.lists import listed
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -55,10 +56,7 @@ async def _publish(service: "Service", root: Root, exchange: Exchange, name: str
 async def _history(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
     _check_share(exchange)
     versions = await service.publishing.history(exchange.tenant, exchange.identity, root, name)
-    with exchange.working():
-        answer = json_answer({"versions": versions})
-        tag = ETag(answer.body)
-        return tag.unchanged() if tag.is_known(exchange.headers) else tag.on(answer)
+    return await listed(exchange, "versions", versions)
 
 
 async def _show(service: "Service", root: Root, exchange: Exchange, name: str, version: str) -> Answer:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from quart import Response as QuartResponse
 from quart import request
 from quart_trio import QuartTrio
@@ -21,13 +20,13 @@ from sandbox.wire.limits import MIB, SPECS
 from server.about import engine_version
 from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.http.body import read_object, unwrap
-from server.http.etags import ETag
 from server.http.routes import ANY, Found, Need, Route, Table, not_taken, options
 from server.http.target import MCP_PATH
 from server.logs import report
-from server.problems import Answer, body_answer, encode, encoding, internal, json_answer, problem_answer, render_cpu_s
+from server.problems import Answer, body_answer, encoding, internal, json_answer, problem_answer, render_cpu_s
 from server.rest import audit, publish, usage
 from server.rest.admin import Admin
+from server.rest.lists import listed
 from server.rest.oauth import OAuth
 from server.rest.openapi import OpenApi
 
@@ -43,9 +42,6 @@ _CALLED = frozenset({"/tools/<name>", "/agents/<name>/prompt"})
 
 # An answer from a worker that sent at least this many bytes is rendered in pieces.
 RENDERED_AT_ONCE = MIB
-
-# Lists are rendered in pieces of this size: 10 ms each.
-_LISTED_AT_ONCE = 512 * 1024
 
 _METRICS = CONTENT_TYPE_LATEST.encode()
 
@@ -129,10 +125,11 @@ class Calling:
 
     async def list_tools(self, exchange: Exchange) -> Answer:
         tools = self._calls.list_tools(exchange.tenant, exchange.params.get("agent"))
-        return await _listed(exchange, "tools", tools)
+        return await listed(exchange, "tools", (tool.model_dump() for tool in tools))
 
     async def list_agents(self, exchange: Exchange) -> Answer:
-        return await _listed(exchange, "agents", self._calls.list_agents(exchange.tenant))
+        agents = self._calls.list_agents(exchange.tenant)
+        return await listed(exchange, "agents", (agent.model_dump() for agent in agents))
 
     async def post_tool(self, exchange: Exchange, name: str) -> Answer:
         if name == "list" and not any(tool.name == name for tool in self._calls.list_tools(exchange.tenant)):
@@ -161,26 +158,6 @@ class Calling:
         resolved = await self._calls.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
         return await _charged(exchange, {"result": value} if wrapped else value, resolved.run)
-
-
-async def _listed(exchange: Exchange, name: str, items: Sequence[BaseModel]) -> Answer:
-    """A list as `{name: [...]}`, rendered in pieces and charged: a tenant may have 1,000 entries of 17 KiB each.
-
-    Its tag is computed from the parts, which are rendered for each request: a 304 saves bytes, not work.
-    """
-    parts, size, tag = [], 0, ETag()
-    began_s = time.thread_time()
-    for item in items:
-        parts.append(encode(item.model_dump()))
-        tag.add(parts[-1])
-        size += len(parts[-1])
-        if size >= _LISTED_AT_ONCE:
-            exchange.charge(time.thread_time() - began_s)
-            await trio.lowlevel.checkpoint()
-            size, began_s = 0, time.thread_time()
-    if tag.is_known(exchange.headers):
-        return tag.unchanged()
-    return tag.on(body_answer(b'{"%b":[%b]}' % (name.encode(), b",".join(parts))))
 
 
 async def _charged(exchange: Exchange, value: Any, run: RunResult | None) -> Answer:

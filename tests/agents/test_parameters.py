@@ -57,6 +57,28 @@ def test_a_wrong_parameter_is_named(what: str) -> None:
     assert len(wrong.value.message) < 300
 
 
+@pytest.mark.parametrize("name", ["0", "7", "007", "+1", "00", "18446744073709551615", "18446744073709551616", "1.5"])
+def test_a_parameter_whose_name_is_a_number_is_named(name: str) -> None:
+    inner = {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
+    schema = {**inner, "properties": {**inner["properties"], "a": inner}}  # type: ignore[dict-item]
+    for params, text in (
+        ({name: "x"}, f"parameter '{name}' must be of type 'integer', got string"),
+        ({}, f"missing required parameter: {name}"),
+        ({name: 1, "a": {name: "x"}}, f"parameter 'a.{name}' must be of type 'integer', got string"),
+        ({name: 1, "a": {}}, f"missing required parameter: a.{name}"),
+    ):
+        with pytest.raises(Problem) as wrong:
+            Parameters(schema).check(params)
+        assert wrong.value.message == text
+
+
+def test_two_names_of_one_number_are_told_somehow() -> None:
+    schema = {"type": "object", "properties": {"7": {"enum": [1]}, "007": {"type": "string"}, "+7": {"enum": [2]}}}
+    for params in ({"7": 2}, {"007": 5}, {"+7": 5}):
+        with pytest.raises(Problem, match="7"):
+            Parameters(schema).check(params)
+
+
 @pytest.mark.parametrize(
     "params",
     [

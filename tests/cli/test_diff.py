@@ -74,3 +74,5 @@ def test_hostile_texts_take_bounded_time() -> None:
 def test_what_cannot_be_seen_is_shown() -> None:
     found = list(unified("if ok then", "if ok\u202e then\u200b \u2028", "a", "b"))
     assert found[-1] == "+if ok\\u202e then\\u200b \\u2028"
+    for blank in "\u3164\u115f\u1160\uffa0\u2800\ufe0f\u034f\U000e0101":
+        assert list(unified("", f"a{blank}", "a", "b"))[-1] == f"+a\\u{ord(blank):04x}"

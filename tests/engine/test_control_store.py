@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control import keys as module
+from control.database import open_database
 from control.files import knowledge_path, packages_path
 from control.key_text import digest
 from control.store import ControlStore, Settings, open_control
@@ -546,6 +548,21 @@ async def test_denied_calls_are_written_at_the_latest_when_the_store_closes_repe
     ]
 
 
+async def test_a_tenant_whose_keys_are_refused_a_lot_fills_its_share_of_the_audit_log_alone(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.audit.REFUSALS_KEPT", 30)
+    refused = Problem(Code.TOO_LARGE, "too large")
+    async with opened() as control:
+        for actor, tenant in (("operator", "loud"), ("key:k2", "quiet")):
+            await control.audit.note_refusal(actor, "agent.publish", "a", tenant, refused)
+        for number in range(100):
+            await control.audit.note_refusal("key:k1", "agent.publish", f"a@{number}", "loud", refused)
+        found = await control.audit.last()
+    assert [(row.actor, row.tenant) for row in found[:2]] == [("operator", "loud"), ("key:k2", "quiet")]
+    assert [row.target for row in found[2:]] == [f"a@{number}" for number in range(70, 100)]
+
+
 async def test_a_tenant_whose_scripts_are_denied_a_lot_fills_its_share_of_the_audit_log_alone(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,3 +681,22 @@ async def test_what_was_answered_survives_a_kill_at_any_moment(opened: Opened, t
         assert answered <= there <= answered + 1
         assert len(await control.audit.last(limit=10_000)) == there
         assert (await control.tenants.create("after", actor="cli")).name == "after"
+
+
+async def test_a_read_that_takes_long_holds_up_no_other(tmp_path: Path, clock: Clock) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(db: Any) -> bool:
+        begun.set()
+        return go_on.wait(60)
+
+    path = tmp_path / "control.sqlite"
+    async with open_database(path, create=True, clock=clock) as database, trio.open_nursery() as nursery:
+        nursery.start_soon(database.read_long, slow)
+        assert await trio.to_thread.run_sync(begun.wait, 60)
+        try:
+            with trio.fail_after(30):
+                assert await database.read(lambda db: "read") == "read"
+                assert await database.write(lambda db: "written") == "written"
+        finally:
+            go_on.set()

@@ -50,6 +50,13 @@ def test_elements_are_those_that_the_selector_matches_in_their_order() -> None:
     [
         ("<div>" * 100_000, "div", "nested deeper than 1000 elements"),
         ("<b>" * 100_000, "b", "nested deeper than 1000 elements"),
+        ("<div></x>" * 100_000, "div", "nested deeper than 1000 elements"),
+        ("<div a='</div>'>" * 100_000, "div", "nested deeper than 1000 elements"),
+        ("<div><!--</div>-->" * 100_000, "div", "nested deeper than 1000 elements"),
+        ("<div><script></div></script>" * 100_000, "div", "nested deeper than 1000 elements"),
+        ("<span><div></span></div>" * 100_000, "div", "nested deeper than 1000 elements"),
+        ("<p " + "".join(f" a{number}" for number in range(60_000)) + ">", "p", "more than 1000 attributes"),
+        ("<p" + "".join(f" a{number}='x>'" for number in range(60_000)) + ">", "p", "more than 1000 attributes"),
         ("<p>" * 10_001, "p", "matches 10001 elements"),
         ("<div>" * 900 + "x" * 100_000, "div", "more than 16777216 bytes"),
         ("<p>", "p[", "the selector is not valid"),
@@ -62,6 +69,15 @@ def test_what_is_too_large_is_refused(source: str, selector: str, refusal: str) 
     with pytest.raises(Refused) as refused:
         selected(source, selector)
     assert refusal in str(refused.value)
+
+
+def test_ordinary_pages_of_any_length_are_read() -> None:
+    row = (
+        "<div class='a'><a href='?x=1&y=</a>'>one <b>two</b></a><!-- <div> not <b>shown</b> </div> --><br>"
+        "<ul><li>x<li>y</ul><script>if (a < b) { c('</div>') }</script><img alt='a > b'><table><tr><td>1</table>"
+        "<div><span>unclosed</div></div>\n"
+    )
+    assert html.text((row * 3_000).encode()).count(b"one two") == 3_000
 
 
 def test_any_bytes_are_a_source() -> None:

@@ -81,6 +81,7 @@ async def test_the_operator_reads_the_rows_of_the_tenant_that_it_names(tmp_path:
     "query",
     [
         *("limit=0", f"limit={MAX_ROWS + 1}", "limit=x", "limit=-1", "limit=1e2", "limit=" + "9" * 400, "since=x"),
+        *("limit=0000000011001", "limit=000000001" + "9" * 30, "limit=000000001" + "9" * 1900),
         *("before=x", "before=", "before=" + "A" * 22, "before=" + "A" * 1500, "before=1", "before=%C3%BC", "Before=x"),
         "limit=1&limit=2",
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+import trio
 from keys_support import Keyed, keyed
 from pages import HTTP, PAGES, blocks, quoted, section
 from server_support import FakeService, Running, serving
@@ -17,7 +18,9 @@ from test_routes import ROUTES
 from agents.agent import AgentArgument, AgentInfo
 from agents.tool import ToolInfo
 from engine.errors import CODES
-from server.rest.openapi import KEPT, MAX_OWN_BYTES, needs_met
+from engine.host.lag import LoopWatch, watched
+from server.http.asgi import Exchange
+from server.rest.openapi import KEPT, MAX_OWN_BYTES, OpenApi, needs_met
 from server.rest.operations import OPERATIONS
 from server.rest.shapes import COMPONENTS
 
@@ -234,6 +237,19 @@ async def test_a_document_is_bounded_and_says_what_it_leaves_out() -> None:
     assert len(answer.content) < MAX_OWN_BYTES + 256 * 1024
     assert 20 < there < 200
     assert f"{1_000 - there} agents and tools are left out" in document["info"]["description"]
+
+
+async def test_what_a_document_leaves_out_is_rendered_in_pieces_that_are_paid_for_as_well() -> None:
+    service = FakeService()
+    service.tools = {tool.name: tool for tool in large(1_000, 60_000)}
+    made = OpenApi(service, frozenset())  # type: ignore[arg-type]
+    exchange, paid, watch = Exchange({}, trio.CancelScope()), [], LoopWatch()
+    exchange.charge, exchange.keyed = paid.append, False
+    with watched(watch):
+        await made.show(exchange)
+        await trio.lowlevel.checkpoint()
+    assert len(paid) > 200
+    assert watch.lag().cpu_s < sum(paid) / 2
 
 
 async def test_a_document_is_made_once_while_nothing_changes_and_anew_when_a_tool_does(

@@ -1,5 +1,6 @@
 """The REST routes: shapes, names, methods and errors."""
 
+import time
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from engine.errors import Code
 from engine.host.lag import LoopWatch, watched
 from server.http.asgi import Exchange
 from server.problems import STATUS
-from server.rest.routes import _listed
+from server.rest.lists import listed
 
 
 async def test_health_says_what_runs(server: Running) -> None:
@@ -308,8 +309,20 @@ async def test_a_list_of_a_thousand_long_descriptions_is_rendered_in_pieces_that
     exchange, paid, watch = Exchange({}, trio.CancelScope()), [], LoopWatch()
     exchange.charge = paid.append
     with watched(watch):
-        answer = await _listed(exchange, "agents", many)
+        answer = await listed(exchange, "agents", (agent.model_dump() for agent in many))
         await trio.lowlevel.checkpoint()
     assert [agent["name"] for agent in orjson.loads(answer.body)["agents"]] == [agent.name for agent in many]
     assert len(paid) > 20
     assert watch.lag().cpu_s < sum(paid) / 2
+
+
+async def test_a_list_of_one_piece_is_paid_for_as_well() -> None:
+    few = [AgentInfo(name=f"a{n}", description="\n" * 16_384, tools=(), source="lua") for n in range(8)]
+    paid: list[float] = []
+    for headers in ({}, {b"if-none-match": b"*"}):
+        exchange = Exchange(headers, trio.CancelScope())
+        exchange.charge = paid.append
+        began_s = time.thread_time()
+        await listed(exchange, "agents", (agent.model_dump() for agent in few))
+        assert sum(paid) > (time.thread_time() - began_s) / 2
+        paid.clear()

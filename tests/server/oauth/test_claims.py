@@ -67,6 +67,11 @@ def test_claims_without_exactly_one_tenant_lead_to_none(org: Any) -> None:
     assert reason(claims(org_id=org)) is Reason.TENANT
 
 
+@pytest.mark.parametrize("org", ["\ud800", "ä", ["\udfff"], "default", ["default"]], ids=repr)
+def test_a_claim_that_can_name_no_tenant_leads_to_none(org: Any) -> None:
+    assert reason(claims(org_id=org), tenants=None) is Reason.TENANT
+
+
 @pytest.mark.parametrize("org", [1, True, {"org-1": 1}, [["org-1"]], [1], 1.5], ids=repr)
 def test_a_tenant_claim_of_another_type_is_refused(org: Any) -> None:
     assert reason(claims(org_id=org)) is Reason.CLAIMS

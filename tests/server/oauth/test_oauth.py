@@ -348,12 +348,38 @@ def test_attempts_are_bounded_by_address_and_in_all_and_come_back() -> None:
     assert burst("a", 0.0) == attempts.ADDRESS_BURST
     assert burst("b", 0.0) == attempts.ADDRESS_BURST
     assert burst("a", 1.0) == attempts.PER_ADDRESS
-    assert sum(burst(f"c{n}", 1.0) for n in range(50)) < attempts.ALL_BURST
-    assert burst("d", 1.0) == 0
+    assert sum(burst(f"c{n}", 1.0) for n in range(50)) < attempts.ALL_BURST + 50
+    assert burst("d", 1.0) == 1
     assert burst("d", 1000.0) == attempts.ADDRESS_BURST
     for number in range(2 * attempts.MAX_ADDRESSES):
         found.count(f"x{number}", 2000.0)
     assert len(found._addresses) == attempts.MAX_ADDRESSES
+    found = attempts.Attempts(0.0)
+    for number in range(int(attempts.FIRST_BURST)):
+        assert found.allowed(f"x{number}", 0.0)
+        found.count(f"x{number}", 0.0)
+    assert not found.allowed("another", 0.0)
+    assert found.allowed("another", 1.0)
+
+
+def test_a_flood_of_other_addresses_leaves_an_address_alone_that_has_sent_nothing_wrong() -> None:
+    found = attempts.Attempts(0.0)
+    for step in range(3000):
+        for host in range(3):
+            address = f"2001:db8::{3 * step + host:x}" if step % 2 else f"192.0.2.{host + step % 60}"
+            if found.allowed(address, step / 100):
+                found.count(address, step / 100)
+        assert found.allowed("198.51.100.7", step / 100)
+        assert found.allowed("2001:db8:0:1::7", step / 100)
+
+
+def test_a_network_of_64_bits_and_an_address_of_ipv4_in_ipv6_are_one_sender() -> None:
+    for addresses in (["2001:db8::1", "2001:db8::ffff:2"], ["192.0.2.1", "::ffff:192.0.2.1"], ["", ""]):
+        found = attempts.Attempts(0.0)
+        for _ in range(int(attempts.ADDRESS_BURST)):
+            assert found.allowed(addresses[0], 0.0)
+            found.count(addresses[0], 0.0)
+        assert not found.allowed(addresses[1], 0.0)
 
 
 async def test_an_open_stream_ends_when_its_token_expires(
