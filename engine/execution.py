@@ -99,7 +99,7 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
         progress=MAX_PROGRESS,
         timeout_s=limits.timeout_s,
     )
-    return run if is_kept or not script.modules else BundleRun(*msgspec.structs.astuple(run), modules=script.modules)
+    return run if is_kept or not script.modules else BundleRun(**msgspec.structs.asdict(run), modules=script.modules)
 
 
 class _Recorder:
