@@ -8,13 +8,15 @@ from typing import Any, Literal
 from agents.agent import AgentArgument
 from control.versions.grants import Grants
 from control.versions.records import spelled
+from engine.bundle import Modules
 
 Root = Literal["agent", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A checked manifest. `files` are texts by path, the script `main` among them; with `partial`, only the script.
+    """A checked manifest. `files` are texts by path, the script `main` among them; with `partial`, only what a call
+    needs: the script and `modules`, the files that it requires.
 
     `tools` narrows the list that the script declares, `arguments` replaces those that it declares; None if the manifest
     does not have the key.
@@ -34,19 +36,21 @@ class Package:
     # SHA-256 of the content, equal for equal packages under any name.
     digest: str = field(default="", compare=False)
     partial: bool = field(default=False, compare=False)
+    modules: Modules = field(default=(), compare=False)
     # The whole version in its canonical spelling, without the name and version that it is published under. Made once,
     # when a package is uploaded: it takes 10 ms a megabyte. Empty in a package that was restored.
     content: bytes = field(init=False, repr=False, compare=False)
 
-    # The content without the files beside the script, which is all that a call needs. None if there are none, and in a
-    # package that was restored. Made with the content, not on the event loop: a script may be as large as a package.
+    # The content with the files that a call needs alone. None if there are no others, and in a package that was
+    # restored. Made with the content, not on the event loop: a script may be as large as a package.
     head: bytes | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         content, head = b"", None
         if not self.digest:
             content = self._content(self.files)
-            head = self._content({self.main: self.files[self.main]}) if len(self.files) > 1 else None
+            needed = {name: self.files[name] for name in (self.main, *(name for name, _ in self.modules))}
+            head = self._content(needed) if len(self.files) > len(needed) else None
             object.__setattr__(self, "digest", hashlib.sha256(content).hexdigest())
         object.__setattr__(self, "content", content)
         object.__setattr__(self, "head", head)

@@ -13,7 +13,8 @@ import structlog
 import trio
 
 from agents.changes import Change
-from agents.loading.watched import Files, look
+from agents.code.files import Files
+from agents.loading.watched import look
 from agents.registry import Registry
 from agents.service import Service
 from engine.config import Config, ConfigError, load_config
@@ -43,7 +44,7 @@ async def reload_on_change(service: Service, environ: Mapping[str, str], cwd: Pa
     seen = service.files
     while True:
         await trio.sleep(LOOK_EVERY_S)
-        found = await look(service.loaded)
+        found = await look(service.loaded, service.required)
         if found == seen:
             continue
         while (again := await _after(LOOK_EVERY_S / 4, service)) != found:
@@ -90,4 +91,4 @@ def lists(registry: Registry) -> tuple[object, object]:
 
 async def _after(seconds: float, service: Service) -> Files:
     await trio.sleep(seconds)
-    return await look(service.loaded)
+    return await look(service.loaded, service.required)

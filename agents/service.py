@@ -14,9 +14,10 @@ import trio
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
 from agents.code import calls, schema_call
+from agents.code.files import Files
 from agents.documents import Documents
 from agents.loading.loader import LoadFailure, load
-from agents.loading.watched import Files, look
+from agents.loading.watched import look
 from agents.publishing.active import ActiveVersions, PublishedBlock
 from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
@@ -53,7 +54,7 @@ class Service:
 
     `store` has the documents of the tenant `default`, `stores` those of all tenants.
     `failures` and `warnings` are from the last load; `trouble` is the reason why the current configuration file is not
-    in force. `files` is the state of the files at the last load.
+    in force. `files` is the state of the files at the last load; `required` are those that scripts require.
     """
 
     loaded: LoadedConfig
@@ -68,6 +69,7 @@ class Service:
     warnings: tuple[str, ...] = ()
     trouble: str | None = None
     files: Files = field(default_factory=dict)
+    required: tuple[Path, ...] = ()
     active: ActiveVersions = field(init=False)
     publishing: Publishing = field(init=False)
     usage: UsageLog = field(init=False)
@@ -97,7 +99,8 @@ class Service:
         result = await load(
             loaded.config, self.engine, self.registry, builtins=given.builtins, agents=given.agents, tools=given.tools
         )
-        self.loaded, self.files = loaded, files
+        # Those that are required are known by now, each as it was before it was read.
+        self.loaded, self.files, self.required = loaded, result.required | files, tuple(result.required)
         self.failures, self.warnings = tuple(result.failures), (*loaded.warnings, *result.warnings)
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:

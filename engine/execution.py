@@ -19,7 +19,7 @@ from engine.workers.protocol import MAX_PROGRESS
 from engine.workers.verdict import Mark, Verdict
 from engine.workers.worker import Worker
 from sandbox.wire.limits import LINE_BYTES
-from sandbox.wire.messages import HostCall, HostReply, Log, Progress, Run
+from sandbox.wire.messages import BundleRun, HostCall, HostReply, Log, Progress, Run
 from sandbox.wire.outcome import Outcome
 
 log = structlog.get_logger("engine.run")
@@ -57,7 +57,7 @@ async def execute(
             nested_cpu_s=recorder.nested_cpu_s,
             # The high-water mark is the process's. If this run did not raise it, the figure is what is resident now.
             peak_memory_bytes=peak if peak > peak_before else worker.resident_bytes or peak,
-            bytes_in=len(request.script.source) + len(message.args),
+            bytes_in=request.script.size + len(message.args),
             bytes_out=worker.bytes_out,
             host_calls=recorder.calls,
             nested_host_calls=recorder.nested_calls,
@@ -84,8 +84,8 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
     key = (script.digest, script.name)
     is_kept = worker.scripts.use(key)
     if not is_kept:
-        worker.scripts.add(key, len(script.source), True)
-    return Run(
+        worker.scripts.add(key, script.size, True)
+    run = Run(
         source=None if is_kept else script.source,
         digest=script.digest,
         chunk_name=script.name,
@@ -99,6 +99,7 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
         progress=MAX_PROGRESS,
         timeout_s=limits.timeout_s,
     )
+    return run if is_kept or not script.modules else BundleRun(**msgspec.structs.asdict(run), modules=script.modules)
 
 
 class _Recorder:

@@ -8,7 +8,7 @@ Structs: a frozen dataclass takes ten times as long to make.
 import hashlib
 import os
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,16 +23,30 @@ from sandbox.wire.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua source as it was read. `name` appears in tracebacks; `digest` (SHA-256) identifies it in logs."""
+    """Lua source as it was read. `name` appears in tracebacks; `digest` (SHA-256) identifies it in logs.
+
+    `modules` are the files of its package that it requires, by their names there; the digest covers them.
+    """
 
     name: str
     source: bytes
     digest: str
+    modules: tuple[tuple[str, bytes], ...] = ()
 
     @classmethod
-    def from_source(cls, name: str, source: bytes) -> "Script":
+    def from_source(cls, name: str, source: bytes, modules: Iterable[tuple[str, bytes]] = ()) -> "Script":
         source = source.removeprefix(BOM_UTF8)  # editors on Windows write it, and Lua's `load` does not skip it
-        return cls(name, source, hashlib.sha256(source).hexdigest())
+        files = tuple((file, text.removeprefix(BOM_UTF8)) for file, text in modules)
+        whole = source
+        if files:  # it begins as bytecode does, which is no source: so no script has the digest of a bundle
+            parts = (source, *(part for file, text in files for part in (file.encode(), text)))
+            whole = b"\x1bLua" + b"".join(hashlib.sha256(part).digest() for part in parts)
+        return cls(name, source, hashlib.sha256(whole).hexdigest(), files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the source and of the modules."""
+        return len(self.source) + (sum(len(text) for _, text in self.modules) if self.modules else 0)
 
 
 class LogLine(msgspec.Struct, frozen=True):

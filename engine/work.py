@@ -121,6 +121,11 @@ WORK: dict[str, WorkSpec] = {
             "(server/rest/openapi.py)", "the tenant's CPU seconds",
         ),
         WorkSpec(
+            "bundle", "a script's text is searched for the files that it requires, and theirs",
+            None, 50_000, "limits.source_bytes of all together; 32 files; one pass, in a thread (engine/bundle.py)",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
             "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "

@@ -14,6 +14,7 @@ from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime
 
 from sandbox import allowlist, stubs
 from sandbox.natives import natives
+from sandbox.natives.files import Files
 from sandbox.wire.messages import Run
 from sandbox.wire.surface import HOST_CALLS
 
@@ -33,18 +34,21 @@ MODULES = (
 
 # Libraries that a run gets if its script's text contains their names: most scripts use none, and each costs a run a
 # copy of its code. A script that computes the name gets the code when it calls the library.
-LIBRARIES = (*allowlist.LOADED_WHOLE, "retry")
+LIBRARIES = (*allowlist.LOADED_WHOLE, "retry", "require")
 
 # Names of libraries with their code.
 Libraries = tuple[tuple[bytes, bytes], ...]
 
 
 class Code(NamedTuple):
-    """A script's text or bytecode, which of the two (the mode of Lua's `load`), and the libraries that it names."""
+    """A script's text or bytecode, which of the two (the mode of Lua's `load`), the libraries that it names, and the
+    files that it requires.
+    """
 
     script: bytes
     mode: Literal[b"t", b"b"]
     libraries: Libraries = ()
+    files: Files | None = None
 
 
 _FOLDER = Path(__file__).with_name("prelude")
@@ -76,20 +80,32 @@ class Prelude:
         self._compiler = state
         self._dump = state.execute(b"local dump = string.dump; return function(f) return dump(f) end")
 
-    def text(self, source: bytes) -> Code:
-        """A script as it was sent, with the libraries that its text names."""
-        return Code(source, b"t", self.libraries_in(source))
+    def text(self, source: bytes, files: Files | None = None) -> Code:
+        """A script as it was sent, with the libraries that its text, or that of a file, names."""
+        return Code(source, b"t", self.libraries_in(source, *files.codes.values() if files else ()), files)
 
-    def libraries_in(self, source: bytes) -> Libraries:
-        """The libraries that a text names."""
-        return tuple(each for each in self._libraries.items() if each[0] in source)
+    def libraries_in(self, *sources: bytes) -> Libraries:
+        """The libraries that these texts name."""
+        return tuple(each for each in self._libraries.items() if any(each[0] in source for source in sources))
 
     def _library(self, name: bytes) -> bytes:
         return self._libraries[name]
 
-    def compile(self, source: bytes, name: str, memory_bytes: int) -> Code:
+    def compile(self, source: bytes, name: str, memory_bytes: int, files: Files | None = None) -> Code:
         """The form of a script that loads fastest: bytecode with debug information; or its text if that does not
         compile within `memory_bytes`, so that the run reports why.
+        """
+        text, bytecode = self.text(source, files), self._compiled(source, name, memory_bytes)
+        return text if bytecode is None else text._replace(script=bytecode, mode=b"b")
+
+    def compile_used(self, files: Files, memory_bytes: int) -> None:
+        """Likewise for the files that the last run has loaded as text. It compiled each, so this takes no longer."""
+        for name in files.used():
+            if (bytecode := self._compiled(files.codes[name], name.decode(), memory_bytes)) is not None:
+                files.put(name, bytecode)
+
+    def _compiled(self, source: bytes, name: str, memory_bytes: int) -> bytes | None:
+        """Bytecode with debug information, or None.
 
         Only text is compiled, in a state that runs no script: bytecode is only as safe as its compiler.
         """
@@ -97,10 +113,11 @@ class Prelude:
         try:
             chunk = self._compiler.compile(source, name=b"=" + name.encode(), mode="t")
         except LuaError:
-            return self.text(source)
+            return None
         finally:
             self._compiler.set_max_memory(_UNBOUNDED)  # before the call below, which pushes
-        return Code(self._dump(chunk), b"b", self.libraries_in(source))
+        bytecode: bytes = self._dump(chunk)
+        return bytecode
 
 
 def core_source(state: LuaRuntime) -> bytes:
@@ -149,6 +166,8 @@ class VM:
             for name, library in code.libraries:
                 self._give(name, library)
             self._base = self._lua.get_memory_used()
+        if code.files is not None:
+            self.natives = {**self.natives, b"require:code": code.files.code}
         seed = os.urandom(48)
         self._begin(
             code.script, code.mode, run.chunk_name.encode(), run.root.encode(), run.method.encode(), run.args,

@@ -6,10 +6,23 @@ from typing import NoReturn
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
 from sandbox.natives import answer, forget
+from sandbox.natives.files import Files
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire import messages
 from sandbox.wire.frame import HEADER_BYTES, encode_frame
-from sandbox.wire.messages import Done, Failed, HostCall, HostCalls, HostReply, LayerReport, Log, Progress, Ready, Run
+from sandbox.wire.messages import (
+    BundleRun,
+    Done,
+    Failed,
+    HostCall,
+    HostCalls,
+    HostReply,
+    LayerReport,
+    Log,
+    Progress,
+    Ready,
+    Run,
+)
 from sandbox.wire.script_cache import ScriptCache
 
 # Exit statuses of a worker. Any other is evidence for the supervisor.
@@ -45,7 +58,7 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
             if not isinstance(run, Run):
                 os._exit(EXIT_BROKEN)
             key = (run.digest, run.chunk_name)
-            code = scripts.use(key) if run.source is None else prelude.text(run.source)
+            code = scripts.use(key) if run.source is None else prelude.text(run.source, files_of(run))
             if code is None:
                 os._exit(EXIT_BROKEN)
             channel.send(_execute(vm, run, code, channel))
@@ -55,9 +68,17 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
             vm = VM(prelude)
             forget()
             if run.source is not None:
-                scripts.add(key, len(run.source), prelude.compile(run.source, run.chunk_name, run.memory_bytes))
+                size = len(run.source) + (code.files.size if code.files else 0)
+                scripts.add(key, size, prelude.compile(run.source, run.chunk_name, run.memory_bytes, code.files))
+            if code.files is not None:
+                prelude.compile_used(code.files, run.memory_bytes)
     except BaseException:  # a traceback would open source files: SIGSYS by seccomp
         os._exit(EXIT_BROKEN)
+
+
+def files_of(run: Run) -> Files | None:
+    """The files that came with a run."""
+    return Files(run.modules) if isinstance(run, BundleRun) else None
 
 
 def _execute(vm: VM, run: Run, code: Code, channel: "_Channel") -> Done | Failed:

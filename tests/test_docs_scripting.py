@@ -353,7 +353,12 @@ def api(asked: Asked) -> Said | None:
     return Said(404, b"no such page", {"content-type": "text/plain"})
 
 
-FILES = {"templates/incident.md": "# Incident of {service}\n", "templates/deploy.md": "# Deploy\n"}
+FILES = {"templates/incident.md": "# Incident of {service}\n", "templates/deploy.md": "# Deploy\n"} | {
+    block.info.removeprefix("lua file "): block.text
+    for page in PAGES
+    for block in blocks(page)
+    if block.info.startswith("lua file ")
+}
 
 
 def place(script: Script, folder: Path, address: str) -> str:

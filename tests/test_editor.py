@@ -55,9 +55,12 @@ def names(of: str) -> set[str]:
 
 
 def added(text: str = TEXT) -> set[str]:
-    """The globals: all functions but those of the context, the constants of libraries, and the table of secrets."""
+    """The globals: all functions but those of the context, the constants of libraries, and the table of secrets.
+
+    Without `require`, which is Lua's own with another meaning.
+    """
     constants = {name for name in tables(text) if "." in name or name == "secrets"}
-    return {name for name in functions(text) if not name.startswith("context.")} | constants
+    return {name for name in functions(text) if not name.startswith("context.")} - {"require"} | constants
 
 
 def test_the_file_is_lua() -> None:

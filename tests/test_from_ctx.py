@@ -136,9 +136,12 @@ ROWS: dict[str, Shape] = {
         "tool = { description = 'd', execute = function() return loaded end }",
         expected="[1]YQ==",
     ),
-    "`load`, `require`, `package`, `string.dump`, most of `collectgarbage`": tool(
-        "return { load == nil, require == nil, package == nil, string.dump == nil, collectgarbage('count') > 0 }",
-        expected=[True] * 5,
+    "`load`, `package`, `string.dump`, most of `collectgarbage`": tool(
+        "return { load == nil, package == nil, string.dump == nil, collectgarbage('count') > 0 }", expected=[True] * 4
+    ),
+    "`require` runs any file of the host that Lua's path finds": tool(
+        "local ok, e = pcall(require, 'lib.x') return { ok, e:find('own package') ~= nil, require('./beside') }",
+        expected=[False, True, "beside"],
     ),
     "a timeout": tool("while true do end", entry="limits = { cpu_s = 0.1 }", error=(Code.CPU_LIMIT, "0.1 s of CPU")),
     "the error code depends on words in the message (`not found` is 404)": tool(
@@ -289,6 +292,7 @@ async def outcome(shape: Shape, service: Service, name: str) -> tuple[Any, list[
 async def test_scripts_of_ctx_do_here_what_the_page_says(tmp_path: Path) -> None:
     shapes = {f"row{number}": (what, shape) for number, (what, shape) in enumerate({**ROWS, **OURS}.items())}
     (tmp_path / "beside.txt").write_text("beside")
+    (tmp_path / "beside.lua").write_text("return 'beside'")
     text = ""
     for name, (_, shape) in shapes.items():
         (tmp_path / f"{name}.lua").write_text(shape.body)

@@ -12,6 +12,7 @@ import trio
 from agents.agent import Agent
 from agents.code import python
 from agents.code.describing import Undescribed, describe
+from agents.code.files import Files, read_script
 from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
@@ -19,7 +20,6 @@ from agents.tool import Tool, envelope_warnings
 from engine.config import Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
-from engine.run import Script
 from engine.tenant import DEFAULT_TENANT
 from sandbox.wire.outcome import Outcome
 
@@ -60,7 +60,8 @@ def tenants_of(entry: Entry) -> tuple[str, ...]:
 class Loading:
     """One pass over all entries: at most `describing` scripts and `importing` modules at once.
 
-    `live` is the registry in use meanwhile; `folder` is searched for modules that are not installed.
+    `live` is the registry in use meanwhile; `folder` is searched for modules that are not installed. `required` gets
+    the files that scripts require.
     """
 
     engine: Engine
@@ -69,6 +70,7 @@ class Loading:
     describing: trio.CapacityLimiter
     importing: trio.CapacityLimiter
     warnings: list[str]
+    required: Files
 
     def agent_before(self, place: Place, entry: Entry) -> Agent | None:
         """The agent of that name in the live registry, as the entry's first tenant sees it."""
@@ -84,10 +86,15 @@ class Loading:
         if entry.unset is not None:
             raise NotLoaded(entry.unset)
         self.note_lowered(place, entry)
-        script = await _read(entry, self.engine)
+        bound = int(self.engine.limits_for(entry.limits, DEFAULT_TENANT)["source_bytes"])
+        read = await trio.to_thread.run_sync(read_script, entry.path, bound)
+        self.required |= read.required
+        if read.script is None:
+            assert read.failure is not None
+            raise NotLoaded(read.failure.message, line=read.failure.line)
         # A script of the operator's may use every secret of its tenant: each is sent only to its own hosts.
         return LuaScript(
-            place.name, place.root, script, entry, self.engine, Redactor(entry.from_environment), secrets=None
+            place.name, place.root, read.script, entry, self.engine, Redactor(entry.from_environment), secrets=None
         )
 
     async def described(self, script: LuaScript) -> object:
@@ -148,23 +155,3 @@ class Loading:
                     f"{place.key}: {limit} = {asked:g} is above the ceiling and was lowered to {bound[limit]:g} "
                     "([limits.max])"
                 )
-
-
-async def _read(entry: ScriptEntry, engine: Engine) -> Script:
-    bound = int(engine.limits_for(entry.limits, DEFAULT_TENANT)["source_bytes"])
-    try:
-        source = await trio.to_thread.run_sync(_read_bounded, entry.path, bound + 1)
-    except OSError as error:
-        raise NotLoaded(f"cannot read the script: {error.strerror}") from None
-    if len(source) > bound:
-        raise NotLoaded(f"the script is larger than {bound} bytes (limits.source_bytes)")
-    if source.startswith(b"\x1bLua"):
-        raise NotLoaded("the file is Lua bytecode; only source is accepted")
-    return Script.from_source(entry.path.name, source)
-
-
-def _read_bounded(path: Path, size: int) -> bytes:
-    if not path.is_file():  # a FIFO would block for ever
-        raise FileNotFoundError(2, "no such file" if not path.exists() else "not a regular file")
-    with path.open("rb") as file:
-        return file.read(size)

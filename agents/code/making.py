@@ -64,6 +64,6 @@ class Making:
             tools=allowed,
             extra=dict(package.config),
         )
-        script = Script.from_source(Path(package.main).name, package.source)
+        script = Script.from_source(Path(package.main).name, package.source, package.modules)
         secrets = frozenset(grants.secrets)
         return LuaScript(package.name, package.root, script, entry, self.engine, NOTHING_SECRET, secrets=secrets)

@@ -17,6 +17,7 @@ from agents import kinds
 from agents import tools as tool_kinds
 from agents.agent import Agent
 from agents.code import python
+from agents.code.files import Files
 from agents.code.kind import Kind
 from agents.code.loading import Loading, NotLoaded, Place, tenants_of
 from agents.kinds.python import PythonAgent
@@ -55,10 +56,11 @@ class LoadFailure:
 
 @dataclass(slots=True)
 class Loaded:
-    """The result of loading: failures, and warnings for the operator."""
+    """The result of loading: failures, warnings for the operator, and the files that scripts require."""
 
     failures: list[LoadFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    required: Files = field(default_factory=dict)
 
 
 async def load(
@@ -87,6 +89,7 @@ async def load(
         describing=trio.CapacityLimiter(max(2, config.sandbox.workers or 2)),
         importing=trio.CapacityLimiter(1),
         warnings=result.warnings,
+        required=result.required,
     )
     one_pass = _Pass(loading, fresh, result)
     one_pass.given("agent", agents)

@@ -1,22 +1,21 @@
 """The files that agents and tools are loaded from, and signatures by which their changes are found."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import trio
 
 from agents import kinds, tools
+from agents.code.files import Files, signature
 from engine.config import LoadedConfig
 
-# Modification time, size and inode number; None if the file does not exist.
-Signature = tuple[int, int, int] | None
-Files = dict[Path, Signature]
 
+async def look(loaded: LoadedConfig, required: Iterable[Path] = ()) -> Files:
+    """The state of the configuration file, of every script that it names, and of the files that these require.
 
-async def look(loaded: LoadedConfig) -> Files:
-    """The state of the configuration file and of every script that it names. In a thread: a disk may hang."""
-    return await trio.to_thread.run_sync(_signatures, _watched(loaded), abandon_on_cancel=True)
+    In a thread: a disk may hang.
+    """
+    return await trio.to_thread.run_sync(_signatures, [*_watched(loaded), *required], abandon_on_cancel=True)
 
 
 def _watched(loaded: LoadedConfig) -> list[Path]:
@@ -32,12 +31,4 @@ def _watched(loaded: LoadedConfig) -> list[Path]:
 
 
 def _signatures(paths: Iterable[Path]) -> Files:
-    found: Files = {}
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError:
-            found[path] = None
-        else:
-            found[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
-    return found
+    return {path: signature(path) for path in paths}

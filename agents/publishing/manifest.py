@@ -18,6 +18,8 @@ from agents.tool import Tool
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from control.records import hint
 from control.versions.grants import parse_grants
+from control.versions.records import required
+from engine.bundle import Modules, NotBundled, bundle_of
 from engine.config import Agents, Tools
 from engine.errors import Code, Problem
 from engine.names import valid_name
@@ -57,11 +59,17 @@ def restored(name: str, version: str, digest: str, content: bytes, *, partial: b
 
 
 def parse_package(
-    root: Root, name: str, body: Mapping[str, Any], *, digest: str = "", partial: bool = False
+    root: Root,
+    name: str,
+    body: Mapping[str, Any],
+    *,
+    digest: str = "",
+    partial: bool = False,
+    source_bytes: int = MAX_PACKAGE_BYTES,
 ) -> Package:
     """The package in an upload for this name. Raises Problem: bad_request, too_large, conflict (a builtin's name).
 
-    `digest` is that of the content, if known.
+    `digest` is that of the content, if known. `source_bytes` bounds the script together with what it requires.
     """
     check_name(root, name)
     for key in body:
@@ -77,11 +85,12 @@ def parse_package(
         raise _bad(f"main is {main[:80]!r}, which is not one of files")
     if files[main].startswith(_LUA_BYTECODE):
         raise _bad("main is Lua bytecode; only source is accepted")
+    kind = _kind(root, body.get("kind", "lua"))
     return Package(
         root=root,
         name=name,
         version=check_version(body.get("version")),
-        kind=_kind(root, body.get("kind", "lua")),
+        kind=kind,
         main=main,
         files=files,
         tools=_tools(body.get("tools")),
@@ -90,7 +99,15 @@ def parse_package(
         config=_config(body.get("config")),
         digest=digest,
         partial=partial,
+        modules=required(kind, main, files) if digest else _modules(kind, main, files, source_bytes),
     )
+
+
+def _modules(kind: str, main: str, files: Mapping[str, str], most: int) -> Modules:
+    try:
+        return bundle_of(files, main, most) if kind == "lua" else ()
+    except NotBundled as wrong:
+        raise _bad(f"the script does not load: {wrong.message}") from None
 
 
 def packages_of(root: Root) -> Mapping[str, Packages[Agent]] | Mapping[str, Packages[Tool]]:

@@ -18,7 +18,7 @@ import trio
 from agents.code.describing import Undescribed, describe
 from agents.package import Package, Root
 from agents.publishing.active import ActiveVersions
-from agents.publishing.manifest import brief, folded, packages_of, parse_package
+from agents.publishing.manifest import MAX_PACKAGE_BYTES, brief, folded, packages_of, parse_package
 from agents.registry import Registry
 from agents.shapes.shape import WrongShape, declared_again
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
@@ -173,7 +173,8 @@ class Publishing(Deciding):
         try:
             with self._engine.work_for(tenant):  # raises before the work if the tenant has used up its share
                 pass
-            package, cpu_s = await trio.to_thread.run_sync(_parsed, root, name, body)
+            most = int(self._limits_for({"source_bytes": MAX_PACKAGE_BYTES}, tenant)["source_bytes"])
+            package, cpu_s = await trio.to_thread.run_sync(_parsed, root, name, body, most)
             self._engine.charge(tenant, cpu_s)
             if isinstance(package, Problem):
                 raise package
@@ -244,15 +245,16 @@ class Publishing(Deciding):
 
     def _check_source(self, tenant: Tenant, package: Package) -> None:
         bound = int(self._limits_for(dict(package.grants.limits), tenant)["source_bytes"])
-        if len(package.source) > bound:
-            raise Problem(Code.TOO_LARGE, f"{package.main} is larger than {bound} bytes (limits.source_bytes)")
+        if len(package.source) + sum(len(text) for _, text in package.modules) > bound:
+            more = " with what it requires" if package.modules else ""
+            raise Problem(Code.TOO_LARGE, f"{package.main}{more} is larger than {bound} bytes (limits.source_bytes)")
 
     async def _declaration(self, tenant: Tenant, package: Package) -> object:
         """The script's declaration, from a run in a worker at the tenant's expense. Raises Problem."""
         check = packages_of(package.root)[package.kind].declaration
         if check is None:
             return None
-        script = Script.from_source(package.main.rpartition("/")[2], package.source)
+        script = Script.from_source(package.main.rpartition("/")[2], package.source, package.modules)
         try:
             fields = await describe(package.name, script, package.root, self._engine, tenant)
         except Undescribed as undescribed:
@@ -291,11 +293,14 @@ def require(who: Identity, *scopes: Scope) -> None:
         raise Problem(Code.FORBIDDEN, f"this requires a key with the scope {' or '.join(map(repr, scopes))}")
 
 
-def _parsed(root: Root, name: str, body: Mapping[str, Any]) -> tuple[Package | Problem, float]:
-    """The package or its error, and the CPU seconds that it took: a refused upload is charged, too."""
+def _parsed(root: Root, name: str, body: Mapping[str, Any], most: int) -> tuple[Package | Problem, float]:
+    """The package or its error, and the CPU seconds that it took: a refused upload is charged, too.
+
+    `most` is the most that the tenant may be granted of `source_bytes`.
+    """
     began_s = time.thread_time()
     try:
-        package: Package | Problem = parse_package(root, name, body)
+        package: Package | Problem = parse_package(root, name, body, source_bytes=most)
     except Problem as problem:
         package = problem
     return package, time.thread_time() - began_s

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +23,7 @@ from watchfiles import awatch
 from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
 
 from agents.agent import Call
+from agents.code.files import Files, signature
 from agents.loading.loader import LoadFailure, load
 from agents.registry import Registry
 from agents.service import Service
@@ -194,26 +195,39 @@ def stamp(path: Path) -> Stamp | None:
 
 
 class Saves:
-    """Detects every save of one file, in place or by renaming another over it, its deletion and its return.
+    """Detects every save of one file, in place or by renaming another over it, its deletion and its return; and changes
+    of the files that it requires.
 
-    Only the file's stamp counts. Notifications of the system (`watch`) only say when to check it.
+    Only the file's stamp counts, and the signatures of the others. Notifications of the system (`watch`) only say when
+    to check them.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # The files that the script requires, as they were when it was loaded.
+        self._required: Files = {}
         self._look = trio.Event()
+
+    def require(self, files: Files) -> None:
+        """The script was loaded, and requires these files."""
+        self._required = files
 
     async def now(self) -> Stamp | None:
         """The current stamp of the file; None while it does not exist."""
         return await trio.to_thread.run_sync(stamp, self._path)
 
     async def change(self, seen: Stamp | None) -> None:
-        """Wait until the file's stamp differs from `seen`."""
+        """Wait until the file's stamp differs from `seen`, or a required file from what was loaded."""
         while True:
             look = self._look  # taken before the check, so that a change during it is not missed
+            required = self._required
             if await self.now() != seen:
                 return
-            await look.wait()
+            if await trio.to_thread.run_sync(_signatures, required) == required:
+                await look.wait()
+            elif self._required is required:  # else it was loaded meanwhile
+                self._required = {}  # until it is loaded again
+                return
 
     async def watch(self) -> None:
         """Trigger a check for every notification. Runs until cancelled."""
@@ -238,16 +252,25 @@ class Saves:
                     self.look()
 
     def _folders(self) -> dict[Path, int]:
-        """The folders to watch, with their inodes: the file's own and, for a symbolic link, that of its target.
+        """The folders to watch, with their inodes: the file's own, for a symbolic link that of its target, and those of
+        the required files that exist.
 
-        Raises OSError if one is missing.
+        Raises OSError if one of the first two is missing.
         """
-        return {folder: folder.stat().st_ino for folder in (self._path.parent, self._path.resolve().parent)}
+        folders = {folder: folder.stat().st_ino for folder in (self._path.parent, self._path.resolve().parent)}
+        for folder in {path.parent for path in self._required} - folders.keys():
+            with suppress(OSError):
+                folders[folder] = folder.stat().st_ino
+        return folders
 
     def look(self) -> None:
         """Trigger a check of the file."""
         self._look.set()
         self._look = trio.Event()
+
+
+def _signatures(files: Files) -> Files:
+    return {path: signature(path) for path in files}
 
 
 async def _set_at_the_end(event: trio.Event) -> None:
@@ -283,6 +306,7 @@ class _Subject:
     service: Service
     session: Session
     show: Callable[[list[Line]], None]
+    saves: Saves
 
     async def run(self, seen: Stamp | None) -> None:
         """Load the script as a server does, call it, and print events as they happen."""
@@ -301,6 +325,7 @@ class _Subject:
         config = only(service.loaded.config, self.kind, self.name, self.entry)
         registry = Registry()
         loaded = await load(config, service.engine, registry)
+        self.saves.require(loaded.required)
         for warning in loaded.warnings:
             show(session.warned(warning))
         if loaded.failures:
@@ -338,8 +363,8 @@ async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedCon
             nursery.start_soon(until_told)
             show([("dim", f"Watching {shown(entry.path)}; Ctrl-C ends.")])
             async with opened(loaded, but=(kind, name)) as service, service.published(who):
-                subject = _Subject(kind, name, entry, given, who, service, session, show)
                 saves = Saves(entry.path)
+                subject = _Subject(kind, name, entry, given, who, service, session, show, saves)
                 nursery.start_soon(saves.watch)
                 await on_every_save(saves, subject.run)
     show(session.farewell())

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from control.records import shown_time
 from control.versions.grants import Grants
+from engine.bundle import Modules, NotBundled, bundle_of
+
+_UNBOUNDED = 1 << 62
 
 
 class VersionId(NamedTuple):
@@ -118,15 +121,28 @@ class StoredVersion:
 
 
 def head_of(content: bytes) -> bytes | None:
-    """The content of a package without the files beside its script; None if there are none.
+    """The content of a package without the files beside its script and what that requires; None if there are none.
 
-    Raises ValueError, TypeError or KeyError for bytes that are not the content of a package.
+    Raises ValueError, TypeError, KeyError or AttributeError for bytes that are not the content of a package.
     """
     said = json.loads(content)
-    if len(said["files"]) < 2:
+    files, main = said["files"], said["main"]
+    needed = {main, *(name for name, _ in required(said["kind"], main, files))}
+    if len(needed) == len(files):
         return None
-    said["files"] = {said["main"]: said["files"][said["main"]]}
+    said["files"] = {name: text for name, text in files.items() if name in needed}
     return spelled(said)
+
+
+def required(kind: str, main: str, files: Mapping[str, str]) -> Modules:
+    """The files that the script of a stored package requires; none where they cannot be resolved.
+
+    That was checked when the package was published, unless it is from before scripts could require files.
+    """
+    try:
+        return bundle_of(files, main, _UNBOUNDED) if kind == "lua" else ()
+    except NotBundled:
+        return ()
 
 
 def spelled(said: Mapping[str, Any]) -> bytes:

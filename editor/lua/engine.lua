@@ -69,6 +69,13 @@ agent = {}
 ---@type engine.Tool
 tool = {}
 
+---Runs another file of the script's own folder, once a run, and returns what it returns: `require("./lib/text")`. The name
+---begins with `./`, counts from the folder of the script, and is written out. A file that declares `agent` or `tool` and
+---returns nothing gives that table; any other gives true.
+---@param name string
+---@return any
+function require(name) end
+
 -- ---- context -------------------------------------------------------------------------------------------------------
 
 ---The engine's functions for `resolve` and `execute`. A refused or failed call is an error, which `pcall` catches. Each

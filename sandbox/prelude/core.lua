@@ -20,14 +20,14 @@ local loaded_packages = package.loaded
 -- local that a function captures costs every run (lfunc.c, luaF_findupval).
 local kit = {
     error = error, pcall = pcall, select = select, type = type, next = next, tonumber = tonumber, tostring = tostring,
-    rawget = rawget, rawequal = rawequal, setmetatable = setmetatable, getmetatable = raw_getmetatable,
+    rawget = rawget, rawset = rawset, rawequal = rawequal, setmetatable = setmetatable, getmetatable = raw_getmetatable,
     traceback = debug.traceback, collect = collect,
     create = create, resume = raw_resume, yield = raw_yield, isyieldable = raw_isyieldable,
     running = coroutine.running, status = coroutine.status, close = coroutine.close, os_time = os.time,
     byte = byte, char = char, find = find, format = string.format, gsub = string.gsub, match = string.match, pack = pack,
     rep = string.rep, sub = sub, unpack = unpack, utf8_char = utf8.char, utf8_len = utf8_len, utf8_offset = utf8.offset,
     math_type = math_type, randomseed = raw_randomseed, random = random, os_date = os.date,
-    concat = concat, sort = table.sort, table_pack = table.pack, table_unpack = table_unpack,
+    concat = concat, remove = remove, sort = table.sort, table_pack = table.pack, table_unpack = table_unpack,
 }
 -- From here on a global would be the script's: any use of one is an error.
 local _ENV = nil
@@ -67,7 +67,7 @@ local function need(name)
     local code = modules[name] or native(name, "library:code", name)
     local chunk, message = raw_load(code, "=[engine]", "b", nil)
     if not chunk then raw_error(message, 0) end     -- out of memory, which `message` says
-    module = chunk(kit)
+    module = chunk(kit, raw_load)
     needed[name] = module
     return module
 end
@@ -367,6 +367,7 @@ end
 -- A table of its own: lupa looks up `debug` in the interpreter's globals at each call, so these stay empty.
 local env = cut(real, stub)
 env._G = env
+kit.env = env
 env.log = { debug = stub("log", "debug"), info = stub("log", "info"), warn = stub("log", "warn"), error = stub("log", "error") }
 env.json = {
     parse = stub("json", "decode"), decode = stub("json", "decode"), encode = stub("json", "encode"),

@@ -10,9 +10,9 @@ local MAX_FIELDS, MAX_TEXT = 8, 200
 local MAX_MESSAGE, MAX_HINTED = 8192, 512
 
 -- Names that the sandbox removes, and their replacements.
-local ONE_FILE = "a script is one file, and libraries such as json, regex and time are globals"
+local FILES = "require('./name') of files of the script's own package; libraries such as json and regex are globals"
 local REMOVED = {
-    require = ONE_FILE, package = ONE_FILE, load = "", loadfile = "", dofile = "",
+    package = FILES, load = "", loadfile = "", dofile = "",
     io = "files of the script's folder: fs.read, fs.list", debug = "", warn = "log.warn", python = "",
 }
 local REMOVED_FIELDS = {

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 LayerState = Literal["active", "unavailable", "off"]
 
@@ -42,6 +42,15 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     value_depth: int
     progress: int
     timeout_s: float = 0.0
+
+
+class BundleRun(Run, frozen=True, array_like=True, tag="bundle"):
+    """Supervisor to worker: execute a script that is not cached and requires files, which are `modules` by name.
+
+    A message of its own, so that the Run of other scripts is as small as it was.
+    """
+
+    modules: tuple[tuple[str, bytes], ...] = ()
 
 
 class HostReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
@@ -151,7 +160,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
 FromZygote = Hello | Forked | Exited
 
 FromWorker = Ready | HostCall | HostCalls | Log | Progress | Done | Failed
-ToWorker = Run | HostReply
+ToWorker = Run | BundleRun | HostReply
 
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
@@ -182,6 +191,7 @@ class State(IntEnum):
 TRANSITIONS: dict[tuple[State, type[Any]], State] = {
     (State.STARTING, Ready): State.READY,
     (State.READY, Run): State.RUNNING,
+    (State.READY, BundleRun): State.RUNNING,
     (State.RUNNING, Log): State.RUNNING,
     (State.RUNNING, Progress): State.RUNNING,
     (State.RUNNING, HostCall): State.AWAITING_REPLY,

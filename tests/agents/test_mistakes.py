@@ -124,9 +124,7 @@ MISLEADING: dict[str, Mistake] = {
     "a removed library": resolve(
         "io.open('a')", "io is removed in the sandbox; instead: files of the script's folder: fs.read, fs.list"
     ),
-    "require": resolve(
-        "require('x')", "(require is removed in the sandbox; instead: a script is one file, and libraries"
-    ),
+    "require": resolve("require('json')", 'require("json"): json is a global here (docs/scripting/require.md)'),
     "an unknown option": resolve(
         "context.search('x', { limt = 5 }) " + PROMPT,
         "context.search: unknown option 'limt' is ignored; did you mean 'limit'?",
@@ -146,6 +144,22 @@ FOUND_SINCE: dict[str, Mistake] = {
     ),
     "a server on this machine": resolve(
         "http.get('http://localhost:41990/')", 'allow_hosts = ["localhost:41990", "127.0.0.1:41990"] would grant it'
+    ),
+}
+# Of names that are not files of the script's own package.
+FOUND_SINCE |= {
+    "require of another library": resolve(
+        "require('socket')", "require(\"socket\"): a name begins with './' and is that of a file of the script's own"
+    ),
+    "require of a name made at run time": resolve(
+        "require('./' .. 'x')", 'require("./x"): only files that a call in the script\'s text names can be required'
+    ),
+    "package": resolve("package.path = ''", "package is removed in the sandbox; instead: require('./name') of files"),
+    "a file that is missing": resolve(
+        "\nreturn require('./x')", ":3: require(\"./x\"): 'x.lua': no such file or directory"
+    ),
+    "a file outside of the folder": resolve(
+        "require '../x'", ":2: require(\"../x\"): leaves the package; names begin at its folder, and have no '..'"
     ),
 }
 ALL = {**EXACT, **LUAS_OWN, **MISLEADING, **FOUND_SINCE}

@@ -17,6 +17,7 @@ import trio.testing
 from cli_support import inherited
 
 from agents.code.failure import RunFailed
+from agents.code.files import signature
 from agents.loading.loader import LoadFailure
 from cli.scripts.dev import Line, Saves, Session, Stamp, on_every_save, stamp
 from cli.scripts.run import Answered
@@ -396,6 +397,45 @@ def test_agent_dev_runs_on_every_save_and_survives_every_mistake(finder, tmp_pat
 
         assert dev.interrupt() == 0
         assert re.fullmatch(r"7 runs, 3 good; the last good one was run 7 at .*", dev.until(r" runs, ")[-1])
+
+
+def test_agent_dev_runs_again_when_a_required_file_changes_or_appears(finder, tmp_path):
+    finder.write_text("local word = require('./lib/word')\n" + AGENT.replace('"VERSION "', "word"))
+    word = finder.parent / "lib/word.lua"
+    with Live(tmp_path, "agent", "dev", "finder", "--arg", "topic=deployments") as dev:
+        missing = dev.until(r"^did not load: ")
+        assert missing[-1].startswith(
+            "did not load: script_error: finder.lua:1: require(\"./lib/word\"): 'lib': no such"
+        )
+        word.parent.mkdir()
+        word.write_text("return 'first '")
+        assert "  first 2 hits" in dev.until(r"^ok · ")
+        rename_over(word, "return 'second '")
+        assert "  second 2 hits" in dev.until(r"^ok · ")
+        word.unlink()
+        assert "'lib/word.lua': no such file or directory" in dev.until(r"^did not load: ")[-1]
+        assert dev.interrupt() == 0
+
+
+async def test_a_change_of_a_required_file_is_noticed_until_the_script_is_loaded_without_it(
+    script: Path, nursery: trio.Nursery
+) -> None:
+    other = script.parent / "lib/other.lua"
+    saves = Saves(script)
+    nursery.start_soon(saves.watch)
+    seen = await saves.now()
+    saves.require({other: signature(other)})
+    other.parent.mkdir()
+    write(other, "one")
+    assert await next_change(saves, seen) == seen
+    saves.require({other: signature(other)})
+    os.utime(other, (5, 5))
+    assert await next_change(saves, seen) == seen
+    with trio.move_on_after(0.1) as waited:  # nothing is required until the next load
+        os.utime(other, (6, 6))
+        saves.look()
+        await saves.change(seen)
+    assert waited.cancelled_caught
 
 
 def test_agent_dev_ends_with_0_on_ctrl_c_while_the_script_runs(finder, tmp_path):

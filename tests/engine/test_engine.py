@@ -26,7 +26,7 @@ from engine.tenant import DEFAULT_TENANT, Tenant
 from engine.usage import Accounts
 from engine.workers.worker import Worker
 from sandbox.wire.layers import REQUIRED
-from sandbox.wire.messages import Run, ToWorker
+from sandbox.wire.messages import BundleRun, Run, ToWorker
 from sandbox.wire.outcome import Outcome
 from sandbox.wire.script_cache import MAX_SCRIPTS
 
@@ -534,6 +534,40 @@ async def test_a_script_that_was_run_before_fails_as_it_did_the_first_time() -> 
                 assert (result.failure.message, result.failure.traceback) == (
                     f"{name}:3: deep", f"{name}:3: in agent.resolve"
                 )  # fmt: skip
+
+
+async def test_the_files_that_a_script_requires_are_sent_with_it_once_and_count_in_the_workers_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[ToWorker] = []
+    send = Worker._send
+
+    async def noting(worker: Worker, message: ToWorker) -> None:
+        if isinstance(message, Run):
+            sent.append(message)
+        await send(worker, message)
+
+    monkeypatch.setattr(Worker, "_send", noting)
+
+    def with_file(text: bytes) -> Script:
+        source = b"agent = {resolve = function() return require('./a') end}"
+        return Script.from_source("t.lua", source, [("a.lua", text)])
+
+    scripts = [with_file(b"return %d --" % n + b"x" * 900_000) for n in range(3)]
+    async with opened() as eng:
+
+        async def value(n: int) -> Any:
+            asked = msgspec.structs.replace(request(eng, b""), script=scripts[n])
+            return (await eng.execute(asked)).value
+
+        assert [await value(n) for n in (0, 0, 0, 1, 0, 2, 0, 1)] == [0, 0, 0, 1, 0, 2, 0, 1]
+        # The third, and then the second again, each have no room beside two others.
+        assert [isinstance(message, BundleRun) for message in sent] == [
+            True, False, False, True, False, True, False, True,
+        ]  # fmt: skip
+        assert len(pids(eng)) == 1
+        assert (await run(eng, "return 1")).value == 1
+        assert type(sent[-1]) is Run
 
 
 # Admission -----------------------------------------------------------------------------------------------------

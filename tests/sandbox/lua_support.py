@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from sandbox.natives import answer, warm_up
+from sandbox.natives.files import Files
 from sandbox.vm import VM, Code, Prelude
 from sandbox.wire.messages import Run, decode_calls
 
@@ -56,6 +57,7 @@ def run_source(
     tools: tuple[str, ...] = (),
     compiled: bool = False,
     given: bool = True,
+    files: Files | None = None,
 ) -> Ran:
     """Run a whole script, as text or as a worker keeps it after its first run. Host calls are answered by `host`.
 
@@ -64,7 +66,7 @@ def run_source(
     vm = VM(PRELUDE)
     encode = msgspec.msgpack.encode
     source = source if isinstance(source, bytes) else source.encode()
-    code = PRELUDE.compile(source, "t.lua", memory_bytes) if compiled else PRELUDE.text(source)
+    code = PRELUDE.compile(source, "t.lua", memory_bytes, files) if compiled else PRELUDE.text(source, files)
     code = code if given else Code(code.script, code.mode)
     vm.begin(
         Run(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sandbox.wire import messages
 from sandbox.wire.messages import (
     TRANSITIONS,
+    BundleRun,
     Done,
     Exited,
     Failed,
@@ -46,8 +47,12 @@ from_worker = st.one_of(
 )
 to_worker = st.one_of(
     st.builds(Run, st.none() | data, text, text, text, text, data, count, count, count, count, count),
+    st.builds(
+        BundleRun, data, text, text, text, text, data, count, count, count, count, count, st.floats(0, 1e6),
+        st.lists(st.tuples(text, data), max_size=3).map(tuple),
+    ),
     st.builds(HostReply, st.booleans(), data),
-)
+)  # fmt: skip
 from_zygote = st.one_of(
     st.builds(Hello, st.integers(0, 1000)),
     st.builds(Forked, count),

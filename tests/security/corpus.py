@@ -17,12 +17,14 @@ OUTCOME is one of `sandbox.wire.outcome`. Values are JSON; `limits` is a TOML in
     describe=true         describe the script instead of calling `resolve`
     name="..."            the name the script is known by (default "corpus")
     before="..."          bytes (as Latin-1) before the file's own text
+    files={"a.lua": T}    other files of its package (texts as Latin-1, <X> as below); it is `main.lua` there
     fill={"<X>": [T, N]}  put N copies of T (as Latin-1, {i} is the copy's number) where <X> stands below these lines
 """
 
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ _KEY = re.compile(r"\s+([a-z]+)(=|~)")
 _TABLE = re.compile(r"\{[^{}]*\}")
 _EXACT = {
     "value", "message", "logs", "progress", "calls", "limit", "runs", "args", "config", "grants", "describe", "name",
-    "before", "fill",
+    "before", "fill", "files",
 }  # fmt: skip
 _PARTS = {"message", "traceback", "notraceback", "log"}
 
@@ -72,6 +74,7 @@ class CorpusScript:
     expected: Expected
     purpose: str
     source: bytes
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -125,15 +128,17 @@ def read_script(path: Path) -> CorpusScript:
     expected = parse_header(raw.split(b"\n", 1)[0].decode())
     if not re.fullmatch(r"-- [A-Z].*[.!?]", second):
         raise HeaderError(f"the second line is not a comment of one sentence: {second[:80]!r}")
+    files = {name: text.encode("latin-1") for name, text in expected.get("files", {}).items()}
     head, body = raw[: len(first) + len(second) + 2], raw[len(first) + len(second) + 2 :]
     for mark, (text, count) in expected.get("fill", {}).items():
-        if mark.encode() not in body:
+        if not any(mark.encode() in each for each in (body, *files.values())):
             raise HeaderError(f"fill: {mark} is not in the text")
         copies = "".join(text.replace("{i}", str(i)) for i in range(1, count + 1)).encode("latin-1")
         body = body.replace(mark.encode(), copies)
+        files = {name: each.replace(mark.encode(), copies) for name, each in files.items()}
     # Every script must be a chunk of its own line numbers, so the two lines stay where they are.
     source = expected.get("before", "").encode("latin-1") + head + body
-    return CorpusScript(path.relative_to(ROOT).with_suffix("").as_posix(), expected, second[3:], source)
+    return CorpusScript(path.relative_to(ROOT).with_suffix("").as_posix(), expected, second[3:], source, files)
 
 
 def paths() -> list[Path]:

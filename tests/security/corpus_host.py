@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -12,6 +12,7 @@ import trio
 from faults import descendants
 
 from engine.bridge import knowledge
+from engine.bundle import Modules, NotBundled, Unreadable, bundle
 from engine.config import Config
 from engine.engine import Engine, open_engine
 from engine.run import Hearers, LogLine, RunRequest, RunResult, Script
@@ -21,6 +22,8 @@ from knowledge.store import Chunk, Document, EmbeddingsDisabled, Hit, SearchAnsw
 T = TypeVar("T")
 
 RESERVE = 2
+# Bytes of a script with what it requires: the ceiling of `source_bytes`.
+MOST = 4 << 20
 PING_S = 0.01
 # How long the pool may take to be as it was: replacing a worker takes milliseconds, a busy machine many more.
 SETTLE_S = 15.0
@@ -118,6 +121,7 @@ class Host:
         source: bytes,
         *,
         name: str = "corpus",
+        files: Mapping[str, bytes] | None = None,
         limits: dict[str, float],
         method: str | None = "resolve",
         args: Any = None,
@@ -126,12 +130,12 @@ class Host:
         on_progress: Callable[[float, str | None], None] | None = None,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> RunResult:
-        """One run of an agent, as one and the same tenant."""
+        """One run of an agent, as one and the same tenant. `files` are the other files of its package."""
         tenant = Tenant("corpus")
         request = RunRequest(
             tenant=tenant,
             name=name,
-            script=Script.from_source(name, source),
+            script=Script.from_source(name, source, modules_of(source, files or {})),
             root="agent",
             method=method,
             args=(args or {}, config or {}),
@@ -168,6 +172,20 @@ class Host:
                     await trio.sleep(PING_S)
 
         return self.call(wait)
+
+
+def modules_of(source: bytes, files: Mapping[str, bytes]) -> Modules:
+    """What a script requires; none where that cannot be resolved, so that its run meets the same calls."""
+
+    def read(name: str, left: int) -> bytes:
+        if name not in files:
+            raise Unreadable("no such file")
+        return files[name]
+
+    try:
+        return bundle("main.lua", source, read, MOST)
+    except NotBundled:
+        return ()
 
 
 def footprint() -> Footprint:

@@ -115,6 +115,7 @@ def _run(script: CorpusScript, host: Host) -> Ended:
     result = host.run(
         script.source,
         name=expected.get("name", "corpus"),
+        files=script.files,
         limits=_limits(script),
         method=None if expected.get("describe") else "resolve",
         args=expected.get("args"),

@@ -2,7 +2,7 @@
 -- Loads a library through require, package.loaded, package.loadlib or the searchers.
 agent = {}
 function agent.resolve(args, config, context)
-    if require ~= nil or package ~= nil or module ~= nil then return "there" end
+    if package ~= nil or module ~= nil then return "there" end
     for _, f in ipairs({
         function() return require("os") end,
         function() return package.loaded.io end,

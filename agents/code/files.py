@@ -1,0 +1,90 @@
+"""Scripts on disk: a script with the files that it requires, and signatures of files, which change with them."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.bridge import CallDenied, CallRefused
+from engine.bridge.fs import parse_path, read_file
+from engine.bundle import Modules, NotBundled, Unreadable, bundle
+from engine.run import Script
+
+# Modification time, size and inode number; None if the file does not exist.
+Signature = tuple[int, int, int] | None
+Files = dict[Path, Signature]
+
+
+class Unloadable(Exception):
+    """Why a script cannot be loaded from its file. `line` is the script's, if known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.message, self.line = message, line
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read for a script. `required` are the files that it requires, each as it was before it was read, also
+    where one could not be read.
+    """
+
+    script: Script | None = None
+    failure: Unloadable | None = None
+    required: Files = field(default_factory=dict)
+
+
+def signature(path: Path) -> Signature:
+    """The present signature of a file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def read_script(path: Path, bound: int) -> Read:
+    """A script, and what it requires of its folder, of at most `bound` bytes together. Blocks: call it in a thread."""
+    read = Read()
+    try:
+        source = _source(path, bound)
+        read.script = Script.from_source(path.name, source, _modules(path, source, bound, read.required))
+    except Unloadable as failure:
+        read.failure = failure
+    return read
+
+
+def _source(path: Path, bound: int) -> bytes:
+    try:
+        source = _read_bounded(path, bound + 1)
+    except OSError as error:
+        raise Unloadable(f"cannot read the script: {error.strerror}") from None
+    if len(source) > bound:
+        raise Unloadable(f"the script is larger than {bound} bytes (limits.source_bytes)")
+    if source.startswith(b"\x1bLua"):
+        raise Unloadable("the file is Lua bytecode; only source is accepted")
+    return source
+
+
+def _read_bounded(path: Path, size: int) -> bytes:
+    if not path.is_file():  # a FIFO would block for ever
+        raise FileNotFoundError(2, "no such file" if not path.exists() else "not a regular file")
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def _modules(path: Path, source: bytes, bound: int, required: Files) -> Modules:
+    folder = path.parent
+
+    def read(name: str, left: int) -> bytes:
+        required[folder / name] = signature(folder / name)
+        try:
+            return read_file(folder, parse_path(name), left, set_by=f"limits.source_bytes, {bound} in all")
+        except (CallRefused, CallDenied, ValueError) as refused:
+            raise Unreadable(str(refused)) from None
+        except OSError as error:
+            raise Unreadable(f"cannot be read: {error.strerror}") from None
+
+    try:
+        return bundle(path.name, source, read, bound)
+    except NotBundled as wrong:
+        raise Unloadable(wrong.message, wrong.line) from None
