@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 # Bounds of one bundle. Its bytes, the script's among them, are bounded by `limits.source_bytes`.
 MAX_FILES = 32
 MAX_NAME_BYTES = 512
+# Of calls of `require`, long texts, comments and the like in all files together, each of which takes some microseconds.
+MAX_STEPS = 50_000
 _SHOWN_BYTES = 128
 
 # The files by their names from the package's folder, in the order of their names.
@@ -34,104 +36,183 @@ class NotBundled(Exception):
         self.message, self.line = message, line
 
 
+@dataclass(slots=True)
+class Steps:
+    """Counts the work in a bundle's texts that is not done in C."""
+
+    left: int = MAX_STEPS
+
+    def take(self) -> None:
+        """Raises NotBundled."""
+        self.left -= 1
+        if self.left < 0:
+            raise NotBundled(
+                f"files that use require have more than {MAX_STEPS} long texts, comments and calls of it", None
+            )
+
+
 # ---- the text -------------------------------------------------------------------------------------------------------
 
-# Everything that needs no decision, in one step in C. It ends before `require`, a long bracket, and a dot or colon that
-# no name follows at once. All repeats are possessive: nothing is tried twice, and no position is kept for it.
-_BLANK = rb"(?:[ \t\n\v\f]++|--(?!\[=*+\[)[^\n]*+)*+"
-_ESCAPED = rb"\\(?:z[ \t\n\v\f]*+|[\s\S])"
-_SHORT = rb'"(?:[^"\\\n]++|' + _ESCAPED + rb')*+"?+|' + rb"'(?:[^'\\\n]++|" + _ESCAPED + rb")*+'?+"
+# What needs no decision, in one step in C; what is left are long strings, words and comments, long brackets, `require`,
+# and a dot or colon that no name follows at once. Every repeat is possessive, so that nothing is tried twice, and
+# bounded: `re` keeps the interpreter from other threads for as long as a step takes, some milliseconds at most.
+_BLANK = rb"[ \t\n\v\f\r]"
+_ESCAPE_SEQUENCE = rb"\\(?:\r\n|\n\r|z" + _BLANK + rb"{0,64}+(?!" + _BLANK + rb")|[^z])"
+_INSIDE = {
+    quote: rb"(?:[^" + quote + rb"\\\n\r]{1,4096}+|" + _ESCAPE_SEQUENCE + rb"){0,1024}+" for quote in (b'"', b"'")
+}
 _DULL = re.compile(
-    rb"""(?:[^"'\-\[.:\w]++|(?!require\b)\w++|\.\.++|::++|[.:]\w++|-(?!-)|\[(?!=*+\[)|--(?!\[=*+\[)[^\n]*+|"""
-    + _SHORT
-    + rb")*+"
+    rb"""(?:[^"'\-\[.:\w]{1,4096}+|(?!require\b)\w{1,4096}+(?!\w)|\.\.++|::++|[.:]\w{1,4096}+(?!\w)|-(?!-)|\[(?![\[=])|"""
+    + b"|".join(quote + inside + quote for quote, inside in _INSIDE.items())
+    + rb"|--(?!\[)[^\n\r]{0,4096}+[\n\r]){0,4096}+"
 )
-_LONG = re.compile(rb"(?:--)?+\[(=*+)\[")
-_SKIPPED, _WORD, _LITERAL = re.compile(_BLANK), re.compile(rb"\w*+"), re.compile(_SHORT)
-# Lua takes each of these for one line (llex.c, inclinenumber).
-_LINE_END = re.compile(rb"\r\n?|\n\r")
+_IN_STRING = {ord(quote): re.compile(inside) for quote, inside in _INSIDE.items()}
+_BLANKS, _WORD = re.compile(_BLANK + rb"*+"), re.compile(rb"\w*+")
+_LONG, _COMMENT_END = re.compile(rb"\[(=*+)\["), re.compile(rb"[\n\r]")
+_WINDOW = 1 << 16
 
 
-def requires(source: bytes) -> Iterator[tuple[bytes, int]]:
+def requires(source: bytes, steps: Steps | None = None) -> Iterator[tuple[bytes, int]]:
     """The names in calls of `require` with one literal text, and their lines. No name appears twice.
 
-    A call is recognized by its text: a local function of that name is taken for the global one.
+    A call is recognized by its text: a local function of that name is taken for the global one. Raises NotBundled.
     """
     if b"require" not in source:
         return
-    if b"\r" in source:
-        source = _LINE_END.sub(b"\n", source)
+    text = _Text(source, Steps() if steps is None else steps)
     seen: set[bytes] = set()
-    at, line, counted = 0, 1, 0
-    while (at := _match(_DULL, source, at)) < len(source):
-        begin = at
-        if source[at] in b".:":  # of a member or method, whatever its name
-            at = _match(_WORD, source, _after_blank(source, at + 1))
-        elif source[at] == ord("r"):
-            name, at = _argument(source, at + len("require"))
-            if name is not None and name not in seen:
-                seen.add(name)
-                line, counted = line + source.count(b"\n", counted, begin), begin
-                yield name, line
-        else:
-            _, at = _long(source, at)
+    line, counted = 1, 0
+    for name, begin in text.calls():
+        if name not in seen:
+            seen.add(name)
+            line, counted = line + _lines(source[counted:begin]), begin
+            yield name, line
 
 
-def _match(pattern: re.Pattern[bytes], source: bytes, at: int) -> int:
-    found = pattern.match(source, at)
-    return at if found is None else found.end()
+def _lines(source: bytes) -> int:
+    """The ends of lines, of which Lua takes two different ones in a row for one (llex.c, inclinenumber)."""
+    if b"\r" in source:
+        source = source.replace(b"\r\n", b"\n").replace(b"\n\r", b"\n").replace(b"\r", b"\n")
+    return source.count(b"\n")
 
 
-def _long(source: bytes, at: int) -> tuple[bytes, int]:
-    """The content of the long bracket that opens here, and its end. One that is not closed goes on to the end."""
-    opened = _LONG.match(source, at)
-    assert opened is not None
-    close = b"]" + opened[1] + b"]"
-    end = source.find(close, opened.end())
-    return (b"", len(source)) if end < 0 else (source[opened.end() : end], end + len(close))
+@dataclass(slots=True)
+class _Text:
+    """A source, read from left to right; `at` is the present place."""
+
+    source: bytes
+    steps: Steps
+    at: int = 0
+
+    def calls(self) -> Iterator[tuple[bytes, int]]:
+        """The name in each call with one literal text, and where the call begins."""
+        source = self.source
+        while self.at < len(source):
+            begin = self.at
+            self.match(_DULL)
+            if self.at > begin:
+                continue
+            self.steps.take()
+            first = source[begin]
+            if first in _IN_STRING:
+                self.string()
+            elif first in b".:":  # of a member or method, whatever its name
+                self.at += 1
+                self.blanks()
+                self.run(_WORD)
+            elif first == ord("-"):
+                self.comment()
+            elif first == ord("["):
+                self.long()
+            else:
+                self.run(_WORD)
+                if source[begin : self.at] == b"require" and (name := self.argument()) is not None:
+                    yield name, begin
+
+    def match(self, pattern: re.Pattern[bytes]) -> None:
+        found = pattern.match(self.source, self.at)
+        if found is not None:
+            self.at = found.end()
+
+    def run(self, pattern: re.Pattern[bytes]) -> None:
+        """Pass all characters of one kind."""
+        end = self.at
+        while self.at == end < len(self.source):
+            end = self.at + _WINDOW
+            found = pattern.match(self.source, self.at, end)
+            self.at = self.at if found is None else found.end()
+
+    def blanks(self) -> None:
+        """Pass white space and comments."""
+        self.run(_BLANKS)
+        while self.source.startswith(b"--", self.at):
+            self.steps.take()
+            self.comment()
+            self.run(_BLANKS)
+
+    def comment(self) -> None:
+        self.at += 2
+        if not self.source.startswith(b"[", self.at) or self.long() is None:
+            found = _COMMENT_END.search(self.source, self.at)
+            self.at = len(self.source) if found is None else found.end()
+
+    def long(self) -> bytes | None:
+        """Pass a long bracket; one that is not closed goes on to the end. None for another bracket, which is passed."""
+        opened = _LONG.match(self.source, self.at)
+        if opened is None:
+            self.at += 1
+            return None
+        begin, close = opened.end(), b"]" + opened[1] + b"]"
+        end = self.source.find(close, begin)
+        self.at = len(self.source) if end < 0 else end + len(close)
+        return self.source[begin:end] if end >= 0 else b""
+
+    def string(self) -> bytes | None:
+        """Pass a short string. None if it is too long for a name, or is not closed in its line."""
+        begin, quote = self.at + 1, self.source[self.at]
+        end = self.at
+        self.at += 1
+        while self.at > end:
+            end = self.at
+            self.match(_IN_STRING[quote])
+            if self.source.startswith(b"\\z", self.at):
+                self.at += 2
+                self.run(_BLANKS)
+        if self.source[self.at : self.at + 1] != bytes([quote]):
+            return None
+        self.at += 1
+        return None if end - begin > 4 * MAX_NAME_BYTES else self.source[begin:end]
+
+    def argument(self) -> bytes | None:
+        """The literal text that `require`, which ends here, is called with, or None."""
+        self.blanks()
+        inside = self.source.startswith(b"(", self.at)
+        if inside:
+            self.at += 1
+            self.blanks()
+        name: bytes | None = None
+        if self.source.startswith((b'"', b"'"), self.at):
+            quoted = self.string()
+            name = None if quoted is None else _unescaped(quoted)
+        elif _LONG.match(self.source, self.at):
+            name = _FIRST_LINE_END.sub(b"", self.long() or b"", count=1)
+        if inside and name is not None:
+            self.blanks()
+            if not self.source.startswith(b")", self.at):
+                return None
+        return name
 
 
-def _after_blank(source: bytes, at: int) -> int:
-    """The end of white space and comments."""
-    while True:
-        at = _match(_SKIPPED, source, at)
-        if not source.startswith(b"--", at):
-            return at
-        _, at = _long(source, at)
-
-
-def _argument(source: bytes, at: int) -> tuple[bytes | None, int]:
-    """The literal text that `require`, which ends here, is called with, or None; and where to go on."""
-    at = _after_blank(source, at)
-    inside = source.startswith(b"(", at)
-    if inside:
-        at = _after_blank(source, at + 1)
-    name: bytes | None
-    if source.startswith((b'"', b"'"), at):
-        end = _match(_LITERAL, source, at)
-        name = _unescaped(source[at:end])
-    elif source.startswith(b"[", at) and _LONG.match(source, at):
-        name, end = _long(source, at)
-        name = name.removeprefix(b"\n")
-    else:
-        return None, at
-    if inside:
-        end = _after_blank(source, end)
-        if not source.startswith(b")", end):
-            return None, end
-    return name, end
+_FIRST_LINE_END = re.compile(rb"\A(?:\r\n?|\n\r?)")
 
 
 # Lua's escapes (manual, 3.1), but for those of line ends and `\u{...}`, which no name of a file needs.
-_ESCAPE = re.compile(rb"\\(?:([abfnrtv\\\"'])|x([0-9A-Fa-f]{2})|([0-9]{1,3})|(z)[ \t\n\v\f]*+)?")
+_ESCAPE = re.compile(rb"\\(?:([abfnrtv\\\"'])|x([0-9A-Fa-f]{2})|([0-9]{1,3})|(z)[ \t\n\v\f\r]*+)?")
 _LETTERS = dict(zip(b"abfnrtv\\\"'", b"\a\b\f\n\r\t\v\\\"'", strict=True))
 
 
-def _unescaped(literal: bytes) -> bytes | None:
-    """The value of a short string with its quotation marks, or None if it is none, or too long to name a file."""
-    quoted = literal[1:-1]
-    if len(literal) < 2 or literal[-1] != literal[0] or len(quoted) > 4 * MAX_NAME_BYTES:
-        return None
+def _unescaped(quoted: bytes) -> bytes | None:
+    """The value of what is between quotation marks; None for one with other escapes."""
     if b"\\" not in quoted:
         return quoted
     parts, at = [], 0
@@ -188,13 +269,14 @@ class _Gathering:
     most: int
     found: dict[str, bytes] = field(default_factory=dict)
     chain: list[str] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
     size: int = 0
 
     def visit(self, file: str, source: bytes) -> None:
         self.chain.append(file)
         self.size += len(source)
         self.check_size(file)
-        for raw, line in requires(source):
+        for raw, line in requires(source, self.steps):
             if not is_path(raw):
                 continue  # of a library or a function of the script's own: the run says what it is
             try:

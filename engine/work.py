@@ -122,7 +122,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "bundle", "a script's text is searched for the files that it requires, and theirs",
-            None, None, "limits.source_bytes of all together; 32 files; one pass, in a thread (engine/bundle.py)",
+            None, 50_000, "limits.source_bytes of all together; 32 files; one pass, in a thread (engine/bundle.py)",
             "the tenant's CPU seconds",
         ),
         WorkSpec(

@@ -11,7 +11,9 @@ from lupa.lua54 import LuaError, LuaRuntime
 from engine.bundle import (
     MAX_FILES,
     MAX_NAME_BYTES,
+    MAX_STEPS,
     NotBundled,
+    Steps,
     Unreadable,
     bundle,
     bundle_of,
@@ -167,17 +169,24 @@ WORST = {
 
 def _took_s(source: bytes) -> float:
     began = time.thread_time()
-    list(requires(source))
+    list(requires(source, Steps(len(source))))
     return time.thread_time() - began
 
 
 @pytest.mark.parametrize("what", WORST)
-@pytest.mark.parametrize("begin", [b"require ", b'require "', b"require [==["])
+@pytest.mark.parametrize("begin", [b"require ", b'require "'])
 @pytest.mark.rerun(reason="a ratio of two CPU times, of which the shorter is some milliseconds")
 def test_the_search_takes_time_in_proportion_to_the_text(what: str, begin: bytes) -> None:
-    small, large = (begin + WORST[what] * (size // len(WORST[what])) for size in (1 << 17, 1 << 19))
+    small, large = (begin + WORST[what] * (size // len(WORST[what])) for size in (1 << 15, 1 << 17))
     least = min(_took_s(small) for _ in range(3))
     assert _took_s(large) < 16 * max(least, 0.002)
+
+
+def test_what_is_not_searched_in_c_is_bounded_in_all_files_together() -> None:
+    half = "x = [[]] " * (MAX_STEPS // 2)
+    assert bundled({"main.lua": "require './a' " + half, "a.lua": "require " + half[:-2_000]}) == ["a.lua"]
+    message, line = refusal({"main.lua": "require './a' " + half, "a.lua": "require " + half})
+    assert (line, f"more than {MAX_STEPS} long texts" in message) == (None, True)
 
 
 @given(st.binary(max_size=200))

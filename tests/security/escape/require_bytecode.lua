@@ -1,4 +1,4 @@
--- expect: script_error message~"main.lua" files={"a.lua": "\u001bLuaT\u0000\u0019\u0093\r\n\u001a\n"} name="main.lua"
+-- expect: script_error message~"require(\"." files={"a.lua": "\u001bLuaT\u0000\u0019\u0093\r\n\u001a\n"}
 -- Requires a file of bytecode.
 agent = {}
 function agent.resolve(args, config, context)

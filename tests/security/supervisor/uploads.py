@@ -58,11 +58,11 @@ def returned(name: str, returns: Any, body: str, size: int) -> Attack:
     return Attack(name, ("validation",), plan)
 
 
-def packed(name: str, files: dict[str, str], **manifest: Any) -> Attack:
+def packed(name: str, files: dict[str, str], work: str = "upload", **manifest: Any) -> Attack:
     """An upload of these files."""
     main = {"m.lua": "agent = {}\nfunction agent.resolve() return { system = 'x' } end"}
     body = text({"version": "1", "kind": "lua", "main": "m.lua", "files": {**main, **files}, **manifest})
-    return Attack(name, ("upload",), lambda place: Plan((Ask("PUT", f"/agents/{place.name}", body),), len(body)))
+    return Attack(name, (work,), lambda place: Plan((Ask("PUT", f"/agents/{place.name}", body),), len(body)))
 
 
 def unevaluated(depth: int) -> Any:
@@ -205,6 +205,32 @@ ATTACKS = (
     packed("a package of letters that grow", {"ﷺ" * 80 + str(n): "x" for n in range(250)}),
     packed("a package of one large file", {"data.txt": "x" * (BODY - 1_000)}),
     packed("a package of one large file of escapes", {"data.txt": "\x00" * (BODY // 6 - 1_000)}),
+    *(
+        packed(
+            f"a script that requires, of {name}",
+            {"m.lua": head + unit * (BODY // (len(text(unit)) - 2) - 400)},
+            work="bundle",
+        )
+        for name, head, unit in (
+            ("quotation marks", "require './m'", "''"),
+            ("an open text of escapes", "require '", "\\x"),
+            ("long comments", "require './m'", "--[[]]"),
+            ("dots", "require './m'", ". "),
+            ("calls", "", "require'./m'"),
+            ("other names", "", "require'm' "),
+            ("one word", "require './m'", "a"),
+            ("one long text", "require './m'[[", "]"),
+            ("lines", "require './m'", "\r"),
+        )
+    ),
+    packed(
+        "a script that requires 255 files",
+        {
+            "m.lua": "".join(f"require'./f{n}'" for n in range(255)),
+            **{f"f{n}.lua": "x = 1\n" * 2_000 for n in range(255)},
+        },
+        work="bundle",
+    ),
     packed("a package with a large config", {}, config={f"k{n}": n for n in range(45_000)}),
     packed("a package with a config of a large list", {}, config={"a": [{}] * 45_000}),
     packed("a package with 45,000 tools", {}, tools=["a"] * 45_000),
