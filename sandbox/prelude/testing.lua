@@ -118,12 +118,12 @@ end
 local function describe(name, f, skip)
     if group.depth >= MAX_NESTED then error("describe: nested deeper than " .. MAX_NESTED .. " levels", 3) end
     local outer = group
+    local _ <close> = setmetatable({}, { __close = function() group = outer end })      -- after an error, too
     if outer.name then name = clean(outer.name .. " > " .. name, MAX_WHOLE_NAME) end
     group = {
         name = name, outer = outer, before = {}, after = {}, depth = outer.depth + 1, skip = skip or outer.skip,
     }
     f()
-    group = outer
 end
 
 local function callable(members, f)

@@ -56,16 +56,19 @@ def test_groups_hooks_and_skips_run_in_their_order(project: Engine, tmp_path: Pa
             it("gives up", function() skip("no network") end)
         end)
         describe.skip("all of these", function() it("one", function() error("not run") end) end)
+        pcall(describe, "broken", error)
+        it("outside", function() end)
         """,
     )
     assert ended.code == 1
     assert outcomes(ended) == {
         "outer > fails": "FAIL", "outer > later": "skip", "outer > gives up": "skip", "all of these > one": "skip",
+        "outside": "ok",
     }  # fmt: skip
     assert "skip  outer > gives up  (no network)" in ended.out
     assert "[info] outer before, inner before, test, inner after, outer after" in ended.out
     assert "a_test.lua:8: boom" in ended.out
-    assert ended.out.rstrip().splitlines()[-1].startswith("1 failed, 3 skipped in ")
+    assert ended.out.rstrip().splitlines()[-1].startswith("1 passed, 1 failed, 3 skipped in ")
 
 
 MATCHERS = [

@@ -108,3 +108,34 @@ def test_every_expectation_is_in_the_definitions_for_editors() -> None:
     text = EDITOR.read_text(encoding="utf-8")
     assert set(re.findall(r"^---@field (to_\w+) ", text, re.MULTILINE)) == known
     assert set(re.findall(r"^---@field not_(to_\w+) ", text, re.MULTILINE)) == known
+
+
+# Calls the module with what it needs of the prelude; `executable` then reads the code of one file.
+_COVERAGE = b"""
+local coverage, source = ...
+local kit = {
+    getinfo = debug.getinfo, sethook = debug.sethook, next = next, setmetatable = setmetatable, byte = string.byte,
+    sub = string.sub, sort = table.sort, ARRAYS = {}, create = coroutine.create, load = load, dump = string.dump,
+    native = function() return source end,
+}
+local lines = load(coverage, "=coverage", "t")(kit).executable({ "x.lua" })["x.lua"]
+local found = {}
+for i = 1, #lines do found[i] = lines[i] end
+local main = {}
+for line in next, debug.getinfo(load(source, "=x", "t"), "L").activelines do main[#main + 1] = line end
+return table.concat(found, " "), table.concat(main, " ")
+"""
+PRELUDE_FILES = Path(sandbox.vm.__file__).parent / "prelude"
+SCRIPTS = sorted([*PRELUDE_FILES.glob("*.lua"), *(EDITOR.parents[2] / "examples").rglob("*.lua")])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_lines_that_can_be_executed_are_lines_of_code(path: Path) -> None:
+    text = path.read_bytes()
+    lua = LuaRuntime(register_eval=False, register_builtins=False, encoding=None)
+    both = lua.execute(_COVERAGE, (PRELUDE_FILES / "coverage.lua").read_bytes(), text)
+    found, main = ({int(line) for line in each.split()} for each in both)
+    lines = text.decode().splitlines()
+    assert [line for line in found if not lines[line - 1].strip() or lines[line - 1].strip().startswith("--")] == []
+    assert main - found <= {len(lines), len(lines) + 1}  # where the main chunk returns, by itself
+    assert len(found) > len(lines) / 4
