@@ -115,7 +115,7 @@ async def develop(
 
 @app.command
 def init(name: str, /, *, config: ConfigPath = None) -> None:
-    """Write agents/NAME.lua, a working script to start from."""
+    """Write agents/NAME.lua, a working script to start from, and its tests."""
     from cli.scripts.scaffold import begin
 
     begin(AGENTS, name, load(config))

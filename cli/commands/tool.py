@@ -176,7 +176,7 @@ async def develop(
 
 @app.command
 def init(name: str, /, *, config: ConfigPath = None) -> None:
-    """Write tools/NAME.lua, a working script to start from."""
+    """Write tools/NAME.lua, a working script to start from, and its tests."""
     from cli.scripts.scaffold import begin
 
     begin(TOOLS, name, load(config))
