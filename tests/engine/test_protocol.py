@@ -21,6 +21,7 @@ from sandbox.wire.frame import encode_frame
 from sandbox.wire.limits import DEFAULTS, KIB, MIB, Limits, limits_of
 from sandbox.wire.messages import (
     TRANSITIONS,
+    BundleRun,
     Done,
     Failed,
     HostCall,
@@ -43,6 +44,7 @@ def limits(**asked: float) -> Limits:
 
 
 LIMITS = limits(output_bytes=1000, log_bytes=1000)
+BUNDLE_RUN = BundleRun(**msgspec.structs.asdict(RUN), modules=(("a.lua", b""),))
 MESSAGES: dict[str, Any] = {
     "Ready": Ready(1, (LayerReport("seccomp", "active", ""),)),
     "HostCall": HostCall("context.search", b"\x80"),
@@ -63,7 +65,7 @@ LEGAL = {
     ("RUNNING", "Failed"): "READY",
 }
 # What we may send.
-SENT = {("READY", "Run"): "RUNNING", ("AWAITING_REPLY", "HostReply"): "RUNNING"}
+SENT = {("READY", "Run"): "RUNNING", ("READY", "BundleRun"): "RUNNING", ("AWAITING_REPLY", "HostReply"): "RUNNING"}
 
 
 def frame(message: Any) -> bytes:
@@ -101,7 +103,7 @@ def test_a_message_is_legal_exactly_where_the_table_says(state: str, message: st
             talk.received(frame(MESSAGES[message]))
 
 
-@pytest.mark.parametrize("message", [RUN, HostReply(True, b"\xc0")])
+@pytest.mark.parametrize("message", [RUN, BUNDLE_RUN, HostReply(True, b"\xc0")])
 @pytest.mark.parametrize("state", [state.name for state in State])
 def test_what_we_send_out_of_turn_is_our_own_mistake(state: str, message: Any) -> None:
     talk = conversation(state)
@@ -114,7 +116,7 @@ def test_what_we_send_out_of_turn_is_our_own_mistake(state: str, message: Any) -
             talk.sent(message)
 
 
-@pytest.mark.parametrize("message", [RUN, HostReply(True, b"")])
+@pytest.mark.parametrize("message", [RUN, BUNDLE_RUN, HostReply(True, b"")])
 def test_a_worker_cannot_say_what_only_we_say(message: Any) -> None:
     with pytest.raises(ProtocolViolation, match="not a message"):
         conversation("RUNNING").received(frame(message))

@@ -47,9 +47,10 @@ def request(
 
 
 def corpus(*folders: str) -> list[Script]:
-    """The scripts of these folders of the corpus, in a fixed order."""
+    """The scripts of these folders of the corpus, in a fixed order, without those that require files."""
     files = sorted(file for folder in folders for file in (CORPUS / folder).glob("*.lua"))
-    return [Script.from_source(file.name, file.read_bytes()) for file in files]
+    sources = {file.name: file.read_bytes() for file in files}
+    return [Script.from_source(name, text) for name, text in sources.items() if b" files={" not in text]
 
 
 @contextmanager
