@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "agent": ("agent:app", "List, test, develop and create agents."),
     "tool": ("tool:app", "List, test, develop and create tools."),
+    "test": (
+        "test:run_tests",
+        "Run the tests of scripts: files *_test.lua, each test in a fresh state of a confined worker.",
+    ),
     "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show their usage."),
     "key": ("key:app", "Create, list and revoke API keys."),
     "secret": ("secret:app", "Set, list and delete secrets of tenants."),

@@ -13,6 +13,7 @@ import trio
 
 from engine import execution
 from engine.bridge import Bridge, HostContext, HostFunction
+from engine.bridge.mocks import Mocks
 from engine.config import Config
 from engine.egress.redaction import NOTHING_SECRET, Redactor
 from engine.egress.secrets import EMPTY_VAULT, NO_REFERENCES, NoSecrets, References, SecretSource
@@ -148,6 +149,14 @@ class Engine:
     def tell_denied(self, hearer: Callable[[RunRequest, str], None]) -> None:
         """Call `hearer` for every host call that asks for more than was granted, with the run and the call's name."""
         self._bridge.on_denied = hearer
+
+    def mock_calls(self, mocks: Mocks | None) -> None:
+        """Let these rows answer host calls from now on, in place of their handlers; None: no longer."""
+        self._bridge.mocks = mocks
+
+    def parameters_of(self, host_call: str) -> tuple[str, ...]:
+        """The names of a host call's arguments."""
+        return self._bridge.parameters(host_call)
 
     def limits_for(self, asked: dict[str, float], tenant: Tenant) -> BoundLimits:
         """The limits of a run of this tenant whose script asks for `asked`."""

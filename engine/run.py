@@ -84,16 +84,17 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     default; `authority` is what those calls may reach.
 
     `root` is the table that the script declares (`agent`, `tool`); `method` is the function of it to call with `args`
-    (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields. `config`
-    is the script's configuration, in which `secret:NAME` stands for a secret of the tenant; `config_last` passes it as
-    the last argument, too. `masked` are the operator's secrets, which are removed from the run's log and its failure.
-    `callers` are the tools whose calls this run is nested in, outermost first.
+    (JSON values) followed by the `context` table, or None to describe the script: the root's own plain fields. For a
+    test file `root` is `test`, and `method` is `list` or `run`. `config` is the script's configuration, in which
+    `secret:NAME` stands for a secret of the tenant; `config_last` passes it as the last argument, too. `masked` are the
+    operator's secrets, which are removed from the run's log and its failure. `callers` are the tools whose calls this
+    run is nested in, outermost first.
     """
 
     tenant: Tenant
     name: str
     script: Script
-    root: Literal["agent", "tool", "connector"]
+    root: Literal["agent", "tool", "connector", "test"]
     method: str | None
     args: tuple[Any, ...] = ()
     config: Mapping[str, Any] = msgspec.field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from lupa.lua54 import LuaError, LuaMemoryError, LuaRuntime
 
-from sandbox import allowlist, stubs
+from sandbox import allowlist, stubs, testing
 from sandbox.natives import natives
 from sandbox.natives.files import Files
 from sandbox.wire.messages import Run
@@ -73,10 +73,15 @@ class Prelude:
             bytecode: bytes = dump(state.compile(source, name=b"=[engine]", mode="t"))
             return bytecode
 
-        self.core = compiled(core_source(state))
+        source = core_source(state)
+        self.core = compiled(source)
         self.modules = tuple(compiled(_module_source(name)) for name in MODULES)
         self.natives = natives(self._library)
         self._libraries = {name.encode(): compiled(_module_source(name)) for name in LIBRARIES}
+        # Test mode is compiled on its first use: the text, as a worker can open no file.
+        self._test_sources = (source, *map(_module_source, testing.MODULES))
+        self._tests: tuple[bytes, ...] = ()
+        self._trusted = compiled
         self._compiler = state
         self._dump = state.execute(b"local dump = string.dump; return function(f) return dump(f) end")
 
@@ -87,6 +92,16 @@ class Prelude:
     def libraries_in(self, *sources: bytes) -> Libraries:
         """The libraries that these texts name."""
         return tuple(each for each in self._libraries.items() if any(each[0] in source for source in sources))
+
+    def chunks(self, *, tests: bool = False) -> tuple[bytes, ...]:
+        """The chunk that prepares a state, and its arguments; for a run of a test file, those of test mode."""
+        if not tests:
+            return (self.core, *self.modules)
+        if not self._tests:
+            source, *sources = self._test_sources
+            core, *modules = map(self._trusted, (testing.core(source), *sources))
+            self._tests = (core, *self.modules, *modules)
+        return self._tests
 
     def _library(self, name: bytes) -> bytes:
         return self._libraries[name]
@@ -130,6 +145,7 @@ def core_source(state: LuaRuntime) -> bytes:
         collectgarbage("stop")
         local modules = {{}}
         {", ".join(f"modules.{name}" for name in MODULES)} = ...
+        {testing.PREFACE}
         local cut = (function() {allowlist.render(found)} end)()
     """
     core = (_FOLDER / "core.lua").read_bytes()
@@ -149,12 +165,15 @@ def _new_state() -> LuaRuntime:
 
 
 class VM:
-    """A fresh Lua state for one run. Made in advance while the worker is idle; dropped after the run."""
+    """A fresh Lua state for one run. Made in advance while the worker is idle; dropped after the run.
 
-    def __init__(self, prelude: Prelude) -> None:
+    With `tests`, one for a run of a test file.
+    """
+
+    def __init__(self, prelude: Prelude, *, tests: bool = False) -> None:
         self._lua = _new_state()
         self._put, self._begin, self._step, self._why, self._give = self._lua.execute(
-            prelude.core, *prelude.modules, mode="b"
+            *prelude.chunks(tests=tests), mode="b"
         )
         self.natives = prelude.natives
         self._base = self._lua.get_memory_used()

@@ -3,6 +3,7 @@
 import os
 from typing import NoReturn
 
+from sandbox import testing
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
 from sandbox.natives import answer, forget
@@ -61,6 +62,8 @@ def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ())
             code = scripts.use(key) if run.source is None else prelude.text(run.source, files_of(run))
             if code is None:
                 os._exit(EXIT_BROKEN)
+            if run.root == testing.ROOT:
+                vm = VM(prelude, tests=True)
             channel.send(_execute(vm, run, code, channel))
             # While the supervisor works on the answer: make the next state, in the still warm memory of the last one,
             # and compile the script for the cache.

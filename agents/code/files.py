@@ -42,12 +42,17 @@ def signature(path: Path) -> Signature:
     return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def read_script(path: Path, bound: int) -> Read:
-    """A script, and what it requires of its folder, of at most `bound` bytes together. Blocks: call it in a thread."""
+def read_script(path: Path, bound: int, folder: Path | None = None) -> Read:
+    """A script, and what it requires of its package, of at most `bound` bytes together. Blocks: call it in a thread.
+
+    `folder` is the package's, by default the script's own.
+    """
     read = Read()
+    folder = folder or path.parent
+    name = path.relative_to(folder).as_posix()
     try:
         source = _source(path, bound)
-        read.script = Script.from_source(path.name, source, _modules(path, source, bound, read.required))
+        read.script = Script.from_source(name, source, _modules(folder, name, source, bound, read.required))
     except Unloadable as failure:
         read.failure = failure
     return read
@@ -72,9 +77,7 @@ def _read_bounded(path: Path, size: int) -> bytes:
         return file.read(size)
 
 
-def _modules(path: Path, source: bytes, bound: int, required: Files) -> Modules:
-    folder = path.parent
-
+def _modules(folder: Path, name: str, source: bytes, bound: int, required: Files) -> Modules:
     def read(name: str, left: int) -> bytes:
         required[folder / name] = signature(folder / name)
         try:
@@ -85,6 +88,6 @@ def _modules(path: Path, source: bytes, bound: int, required: Files) -> Modules:
             raise Unreadable(f"cannot be read: {error.strerror}") from None
 
     try:
-        return bundle(path.name, source, read, bound)
+        return bundle(name, source, read, bound)
     except NotBundled as wrong:
         raise Unloadable(wrong.message, wrong.line) from None

@@ -11,6 +11,7 @@ from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs
 from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
 from cli.scripts import publish, versions
+from cli.scripts.mocks import MockFile
 from cli.scripts.run import Answered, Kind, call_once, script_path, service_for
 from engine.tenant import Tenant
 
@@ -85,27 +86,36 @@ async def resolve(
     /,
     *,
     arg: Args = None,
+    mock: MockFile = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
 ) -> int:
     """Resolve an agent's prompt and show it with its cost."""
     given, loaded = pairs(arg or [], "--arg"), load(config)
-    return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
+    return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json, mock=mock)
 
 
 @app.command(name="dev")
-async def develop(name: str, /, *, arg: Args = None, config: ConfigPath = None, tenant: TenantName = "default") -> int:
+async def develop(
+    name: str,
+    /,
+    *,
+    arg: Args = None,
+    mock: MockFile = None,
+    config: ConfigPath = None,
+    tenant: TenantName = "default",
+) -> int:
     """Resolve an agent's prompt again on every save of its script, until Ctrl-C."""
     from cli.scripts.dev import dev  # with a watcher of files, which no other command needs
 
     given, loaded = pairs(arg or [], "--arg"), load(config)
-    return await dev(AGENTS, name, given, loaded, await tenant_of(tenant, loaded))
+    return await dev(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), mock=mock)
 
 
 @app.command
 def init(name: str, /, *, config: ConfigPath = None) -> None:
-    """Write agents/NAME.lua, a working script to start from."""
+    """Write agents/NAME.lua, a working script to start from, and its tests."""
     from cli.scripts.scaffold import begin
 
     begin(AGENTS, name, load(config))

@@ -16,6 +16,7 @@ from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, pairs
 from cli.output import DESCRIPTION_WIDTH, FAILED, UNUSABLE, Exit, indented, say_json, shortened, table
 from cli.scripts import publish, versions
+from cli.scripts.mocks import MockFile
 from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for, unknown
 from engine.config import LoadedConfig, ScriptEntry
 from engine.tenant import Tenant
@@ -143,6 +144,7 @@ async def call(
     *,
     param: Params = None,
     source: Source = None,
+    mock: MockFile = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
@@ -150,7 +152,7 @@ async def call(
     """Call a tool and show its answer and its cost."""
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, source, load(config))
-    return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json)
+    return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json, mock=mock)
 
 
 @app.command(name="dev")
@@ -160,6 +162,7 @@ async def develop(
     *,
     param: Params = None,
     source: Source = None,
+    mock: MockFile = None,
     config: ConfigPath = None,
     tenant: TenantName = "default",
 ) -> int:
@@ -168,12 +171,12 @@ async def develop(
 
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, source, load(config))
-    return await dev(TOOLS, name, given, loaded, await tenant_of(tenant, loaded))
+    return await dev(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), mock=mock)
 
 
 @app.command
 def init(name: str, /, *, config: ConfigPath = None) -> None:
-    """Write tools/NAME.lua, a working script to start from."""
+    """Write tools/NAME.lua, a working script to start from, and its tests."""
     from cli.scripts.scaffold import begin
 
     begin(TOOLS, name, load(config))

@@ -29,6 +29,7 @@ from agents.registry import Registry
 from agents.service import Service
 from cli.options import shown
 from cli.output import OK, UNUSABLE, Exit, mebibytes, plain, plural, shortened
+from cli.scripts.mocks import mocked
 from cli.scripts.run import Answered, Kind, failure_lines, location, only, opened, run_of, unknown
 from engine.config import LoadedConfig, ScriptEntry
 from engine.errors import Problem
@@ -307,6 +308,7 @@ class _Subject:
     session: Session
     show: Callable[[list[Line]], None]
     saves: Saves
+    mock: Path | None
 
     async def run(self, seen: Stamp | None) -> None:
         """Load the script as a server does, call it, and print events as they happen."""
@@ -325,7 +327,8 @@ class _Subject:
         config = only(service.loaded.config, self.kind, self.name, self.entry)
         registry = Registry()
         loaded = await load(config, service.engine, registry)
-        self.saves.require(loaded.required)
+        mock = self.mock
+        self.saves.require(loaded.required if mock is None else {**loaded.required, mock: signature(mock)})
         for warning in loaded.warnings:
             show(session.warned(warning))
         if loaded.failures:
@@ -340,8 +343,9 @@ class _Subject:
         )
         started = time.monotonic()
         try:
-            # Only this script is the new one; all other agents and tools are as at the start of the engine.
-            answer = await self.kind.ask(replace(service, registry=registry), self.name, self.given, call)
+            with mocked(mock, service):  # read for every run
+                # Only this script is the new one; all other agents and tools are as at the start of the engine.
+                answer = await self.kind.ask(replace(service, registry=registry), self.name, self.given, call)
         except Problem as problem:
             return session.failed(problem, time.monotonic() - started)
         except Exit as wrong:
@@ -349,8 +353,10 @@ class _Subject:
         return session.answered(answer, time.monotonic() - started)
 
 
-async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedConfig, who: Tenant) -> int:
-    """Run a script on every save until Ctrl-C or SIGTERM. Returns the exit code."""
+async def dev(
+    kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedConfig, who: Tenant, mock: Path | None = None
+) -> int:
+    """Run a script on every save until Ctrl-C or SIGTERM. `mock` is a file of mocks. Returns the exit code."""
     entry = _entry(kind, name, loaded)
     session, show = Session(), printer()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -364,7 +370,7 @@ async def dev(kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedCon
             show([("dim", f"Watching {shown(entry.path)}; Ctrl-C ends.")])
             async with opened(loaded, but=(kind, name)) as service, service.published(who):
                 saves = Saves(entry.path)
-                subject = _Subject(kind, name, entry, given, who, service, session, show, saves)
+                subject = _Subject(kind, name, entry, given, who, service, session, show, saves, mock)
                 nursery.start_soon(saves.watch)
                 await on_every_save(saves, subject.run)
     show(session.farewell())

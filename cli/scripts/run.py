@@ -29,6 +29,7 @@ from cli.output import (
     say_json,
     warn,
 )
+from cli.scripts.mocks import mocked
 from engine.bridge.knowledge import GET, SEARCH
 from engine.config import Agents, Config, LoadedConfig, ScriptEntry, Tools
 from engine.errors import Code, Problem, amount
@@ -73,9 +74,16 @@ class Kind(ABC):
 
 
 async def call_once(
-    kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedConfig, who: Tenant, *, as_json: bool
+    kind: Kind,
+    name: str,
+    given: Mapping[str, str],
+    loaded: LoadedConfig,
+    who: Tenant,
+    *,
+    as_json: bool,
+    mock: Path | None = None,
 ) -> int:
-    """Call one as the server does; print its answer and its cost. Returns the exit code."""
+    """Call one as the server does; print its answer and its cost. `mock` is a file of mocks. Returns the exit code."""
     async with opened(loaded, but=(kind, name)) as service, service.published(who):
         known = kind.names(service, who)
         if name not in known:
@@ -84,7 +92,8 @@ async def call_once(
         heard: list[LogLine] = []
         started = time.monotonic()
         try:
-            answered = await kind.ask(service, name, given, Call(who, Hearers(log=heard.append)))
+            with mocked(mock, service):
+                answered = await kind.ask(service, name, given, Call(who, Hearers(log=heard.append)))
         except Problem as problem:
             return show_failure(problem, heard, as_json=as_json)
         wall_s = time.monotonic() - started

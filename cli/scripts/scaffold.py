@@ -1,6 +1,7 @@
-"""The output of `engine agent init` and `engine tool init`: a commented script that works unchanged."""
+"""The output of `engine agent init` and `engine tool init`: a commented script that works unchanged, and its tests."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from agents.tools.builtin import NAMES
@@ -18,6 +19,7 @@ AGENT = """\
 --
 --   engine agent test <NAME> --arg topic=deployment     what it answers
 --   engine agent dev <NAME> --arg topic=deployment      the same, again on every save of this file
+--   engine test                                         the tests in <NAME>_test.lua
 --
 -- This file runs once when the engine starts, to read the table below, and again for every prompt, each time in a new
 -- Lua 5.4 state: a variable does not keep its value until the next run.
@@ -71,6 +73,7 @@ TOOL = """\
 --
 --   engine tool test <NAME> --param topic=deployment     what it answers
 --   engine tool dev <NAME> --param topic=deployment      the same, again on every save of this file
+--   engine test                                          the tests in <NAME>_test.lua
 --
 -- This file runs once when the engine starts, to read the table below, and again for every call, each time in a new
 -- Lua 5.4 state: a variable does not keep its value until the next run.
@@ -117,6 +120,45 @@ end
 return tool
 """
 
+AGENT_TEST = """\
+-- Tests of <NAME>.lua, which `engine test` runs: each in a new Lua state, with mocks instead of host calls.
+
+local agent = require("./<NAME>")
+
+describe("<NAME>", function()
+    it("reads the documents about the topic", function()
+        mock("context.search", { { id = "1" } })
+        mock("context.get", { title = "Deploying", body = "On Tuesdays." })
+        local prompt = agent.resolve({ topic = "deployment" }, {}, test_context())
+        expect(prompt.messages[1].content).to_contain("## Deploying\\nOn Tuesdays.")
+        expect(mock.calls("context.search")[1]).to_contain { query = "deployment", limit = 3 }
+    end)
+
+    it("needs no topic", function()
+        expect(agent.resolve({}, {}, test_context()).messages).to_have_length(0)
+    end)
+end)
+"""
+
+TOOL_TEST = """\
+-- Tests of <NAME>.lua, which `engine test` runs: each in a new Lua state, with mocks instead of host calls.
+
+local tool = require("./<NAME>")
+
+describe("<NAME>", function()
+    it("counts the documents", function()
+        mock("context.search", { { id = "1", title = "Deploying", score = 0.9 } })
+        local answer = tool.execute({ topic = "deployment", limit = 3 }, test_context())
+        expect(answer).to_equal { count = 1, documents = { { id = "1", title = "Deploying", score = 0.9 } } }
+    end)
+
+    it("counts none", function()
+        mock("context.search", {})
+        expect(tool.execute({ topic = "deployment", limit = 3 }, test_context()).count).to_be(0)
+    end)
+end)
+"""
+
 # What a script can do beyond computing and the knowledge base; appended to both templates.
 MORE = """\
 -- Also here, without a grant:
@@ -138,10 +180,11 @@ MORE = """\
 """
 
 _TEMPLATES: Mapping[str, str] = {"agent": AGENT, "tool": TOOL}
+_TESTS: Mapping[str, str] = {"agent": AGENT_TEST, "tool": TOOL_TEST}
 
 
 def begin(kind: Kind, name: str, loaded: LoadedConfig) -> None:
-    """Write a template script under the configuration's root, and print what to add to the configuration.
+    """Write a template script and its tests under the configuration's root, and print what to add to the configuration.
 
     Raises Exit for a name that cannot be configured, and for a file that exists.
     """
@@ -155,6 +198,9 @@ def begin(kind: Kind, name: str, loaded: LoadedConfig) -> None:
     except FileExistsError:
         raise Exit(UNUSABLE, f"{shown(path)} exists and is left as it is") from None
     say(f"Created: {shown(path)}")
+    with suppress(FileExistsError), path.with_name(f"{name}_test.lua").open("x", encoding="utf-8") as file:
+        file.write(tests(kind, name))
+        say(f"Created: {shown(Path(file.name))}")
     say(f'For completion in your editor, set in lua-language-server: "workspace.library": ["{EDITOR}"]')
     say("Add to config:")
     say()
@@ -164,6 +210,11 @@ def begin(kind: Kind, name: str, loaded: LoadedConfig) -> None:
 def source(kind: Kind, name: str) -> str:
     """The script of an agent or tool of this name."""
     return _TEMPLATES[kind.word].replace("<MORE>\n", MORE).replace("<KIND>", kind.word).replace("<NAME>", name)
+
+
+def tests(kind: Kind, name: str) -> str:
+    """The tests of that script."""
+    return _TESTS[kind.word].replace("<NAME>", name)
 
 
 def _key(name: str) -> str:

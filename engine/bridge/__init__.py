@@ -16,6 +16,7 @@ import msgspec
 import structlog
 import trio
 
+from engine.bridge.mocks import Mocks, reply_to
 from engine.bridge.room import SMALL_BYTES, VALUE_BYTES, Hold, NoRoom, Room, Rooms
 from engine.egress.secrets import NO_REFERENCES, References
 from engine.names import nearest
@@ -107,6 +108,8 @@ class Bridge:
         self.names = frozenset(self._functions)
         # Called for every call that asks for more than was granted, with the call's name.
         self.on_denied: Callable[[RunRequest, str], None] | None = None
+        # Answers calls in place of their handlers, for an author who tries a script; never set in a server.
+        self.mocks: Mocks | None = None
         # Serializes the decoding of large arguments.
         self._large = trio.Lock()
         # Tried first: it fails for names that the call does not have, so that the warning costs valid calls nothing.
@@ -127,6 +130,10 @@ class Bridge:
         function = self._functions.get(name)
         if function is None:
             return _error(f"there is no host call {name[:64]!r}")
+        if self.mocks is not None and request.method is not None:
+            mocked = await self._mocked(self.mocks, context, name, arguments)
+            if mocked is not None:
+                return mocked
         if name not in request.grants:
             self._denied(request, name)
             if request.method is None:  # the script is being described, with nothing granted
@@ -154,6 +161,28 @@ class Bridge:
             if hold is not None:
                 hold.release()
 
+    def parameters(self, name: str) -> tuple[str, ...]:
+        """The names of a host call's arguments."""
+        return self._functions[name].arguments.__struct_fields__
+
+    async def _mocked(self, mocks: Mocks, context: HostContext, name: str, arguments: bytes) -> HostReply | None:
+        """The answer of the row that matches; None if there is none, and the real call is made."""
+        await trio.lowlevel.checkpoint()
+        began_s = time.thread_time()
+        try:
+            if drained(packed_values(arguments, MAX_VALUES)) > MAX_VALUES:
+                raise CallRefused(f"the arguments hold more than {MAX_VALUES} values")
+            given = msgspec.msgpack.decode(arguments)
+            row = mocks.answering(name, given)
+            context.worked(time.thread_time() - began_s)
+            if row is None and not mocks.only:
+                return None
+            if row is None or row.error is not None:
+                raise CallRefused(mocks.refuse(name, given) if row is None else row.error)
+            return self._reply(context, reply_to(row, given))
+        except (CallRefused, NoRoom, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as refused:
+            return _error(f"{name}: {refused}")
+
     def taken(self, context: HostContext, reply: HostReply) -> None:
         """The worker has this reply: stop counting it."""
         if context.room is not None and len(reply.value) > SMALL_BYTES:
@@ -173,6 +202,9 @@ class Bridge:
             if hold is None
             else await self._decoded_large(context, function.name, arguments, hold),
         )
+        return self._reply(context, found)
+
+    def _reply(self, context: HostContext, found: Any) -> HostReply:
         value = encode_value(found)
         if len(value) > SMALL_BYTES:
             context.worked(len(value) * ANSWER_BYTE_S)

@@ -385,6 +385,9 @@ env.retry = stub("retry", "retry")
 local secret_names = {}
 env.secrets = raw_setmetatable(secret_names, { __index = stub("log", "no_secret"), __metatable = false })
 
+-- In test mode, testing.py of the sandbox puts what tests need here, and how a test file is run into `main`:
+--[[test mode: environment]]
+
 raw_getmetatable("").__metatable = false    -- strings index the script's own string table; their metatable is protected
 for name in next, loaded_packages do loaded_packages[name] = nil end
 
@@ -417,6 +420,7 @@ local function main()
     secrets = decode(args_bytes, pos)
     args_bytes = nil
     for name, placeholder in next, secrets do rawset(secret_names, name, placeholder) end
+    --[[test mode: main]]
     local declared = declared_table(chunk)
     local answer
     if method == "" then

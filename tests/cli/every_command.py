@@ -99,6 +99,7 @@ LINES: tuple[Line, ...] = (
     _line("tenant import acme.tar"),
     _line("agent init fresh", varies=True),
     _line("tool init fresh", varies=True),
+    _line("test agents", varies=True),
     _line("mcp-config cursor"),
     _line("completions bash"),
     _line("bench scenarios"),
@@ -117,6 +118,8 @@ def begin(folder: Path) -> None:
     (folder / "docs").mkdir()
     (folder / "docs" / "beta.md").write_text("# Beta\n\nDeployments go out on Tuesdays.\n")
     os.utime(folder / "docs" / "beta.md", (1_700_000_000, 1_700_000_000))
+    (folder / "agents").mkdir()
+    (folder / "agents" / "x_test.lua").write_text("it('holds', function() expect(1).to_be(1) end)\n")
     for name, kind, function, answer in (
         ("greeter", "agent", "resolve", "{ system = fs.read('data/x.md') }"),
         ("counter", "tool", "call", "{ 1 }"),

@@ -27,6 +27,7 @@ def test_agent_init_writes_an_agent_that_works_as_it_is(filled, tmp_path):
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
         "Created: agents/sre-helper.lua\n"
+        "Created: agents/sre-helper_test.lua\n"
         f'For completion in your editor, set in lua-language-server: "workspace.library": ["{EDITOR}"]\n'
         "Add to config:\n"
         "\n"
@@ -46,7 +47,7 @@ def test_agent_init_writes_an_agent_that_works_as_it_is(filled, tmp_path):
 def test_tool_init_writes_a_tool_that_works_as_it_is(filled, tmp_path):
     ended = filled("tool", "init", "look-up")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("Created: tools/look-up.lua\n")
+    assert ended.out.startswith("Created: tools/look-up.lua\nCreated: tools/look-up_test.lua\n")
     assert ended.out.endswith('\n  [tools.script.look-up]\n  path = "tools/look-up.lua"\n  timeout = 30\n')
     add(tmp_path, ended.out)
     tested = filled("tool", "test", "look-up", "--json")
@@ -63,8 +64,8 @@ def test_tool_init_writes_a_tool_that_works_as_it_is(filled, tmp_path):
 @KINDS
 def test_init_writes_below_the_root_of_the_configuration(tmp_path, kind):
     begin(kind, "first", LoadedConfig(Config(), None, tmp_path / "elsewhere"))
-    written = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.lua")]
-    assert written == [f"elsewhere/{kind.section}/first.lua"]
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.lua")}
+    assert written == {f"elsewhere/{kind.section}/first{suffix}.lua" for suffix in ("", "_test")}
 
 
 @KINDS
@@ -72,6 +73,10 @@ def test_init_never_overwrites(tmp_path, kind):
     script = tmp_path / kind.section / "mine.lua"
     script.parent.mkdir()
     script.write_text("-- mine\n")
+    test = script.with_name("yours_test.lua")
+    test.write_text("-- yours\n")
+    begin(kind, "yours", LoadedConfig(Config(), None, tmp_path))
+    assert test.read_text() == "-- yours\n"
     with pytest.raises(Exit, match=r"mine\.lua exists and is left as it is") as refused:
         begin(kind, "mine", LoadedConfig(Config(), None, tmp_path))
     assert refused.value.code == 2
@@ -102,6 +107,15 @@ def test_a_name_with_a_dot_is_a_quoted_key(tmp_path, capsys):
     assert [entry.path for entry in config.tools.script.values()] == [tmp_path / "tools/jira.v2.lua"]
     assert list(config.tools.script) == ["jira.v2"]
     assert warnings == ()
+
+
+def test_the_tests_that_init_writes_pass_and_cover_the_script(filled, tmp_path):
+    for kind, name in (("agent", "sre.helper-1"), ("tool", "look-up")):
+        filled(kind, "init", name)
+    ended = filled("test", "agents", "tools", "--coverage")
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r"^4 passed in ", ended.out, re.MULTILINE)
+    assert re.search(r"^total .* 100\.0%$", ended.out, re.MULTILINE)
 
 
 @KINDS

@@ -1,0 +1,1 @@
+"""`engine test`: test files of scripts, run in workers, and reports of them."""
