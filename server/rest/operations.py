@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code
-from server.rest.shapes import ANY_OBJECT, TEXT, Schema, closed_to, listing, maybe, ref
+from server.rest.shapes import ANY_OBJECT, PERCENT, TEXT, Schema, closed_to, listing, maybe, ref
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -91,6 +91,7 @@ _AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1
 _BEFORE = Parameter("before", TEXT, "The page before one: the `before` of its answer.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
+_PERCENT = Parameter("percent", PERCENT, "The share of the callers that get the version, if it needs no approval.")
 _PATH = Parameter("path", TEXT, "The path of the file in the package.", required=True)
 
 _FILE: Mapping[int, Mapping[str, Schema | None]] = {200: {"text/plain": TEXT}}
@@ -106,7 +107,7 @@ def _publishing(root: str) -> dict[str, Operation]:
         f"PUT /{root}/<name>": Operation(
             f"Publish a version of {one}",
             {status: {JSON: ref("Version")} for status in (200, 201, 202)},
-            ref("Package"), needs_body=True, codes=(Code.CONFLICT, Code.TOO_LARGE, *_SCRIPT),
+            ref("Package"), needs_body=True, query=(_PERCENT,), codes=(Code.CONFLICT, Code.TOO_LARGE, *_SCRIPT),
         ),
         f"GET /{root}/<name>/versions": Operation(
             f"List the published versions of {one}", _json(listing("versions", ref("Version"))), lists=True
@@ -119,10 +120,11 @@ def _publishing(root: str) -> dict[str, Operation]:
         ),
         f"GET {version}/files/<path:path>": Operation("A file of a published version", _FILE, lists=True),
         f"POST {version}/activate": Operation(
-            "Make a version the active one", _json(ref("Version")), codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED)
+            "Make a version the active one, or a canary", _json(ref("Version")), ref("Share"),
+            codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED),
         ),
         f"POST {version}/approve": Operation(
-            "Approve all that a version requests, and activate it", _json(ref("Version")),
+            "Approve all that a version requests, and activate it", _json(ref("Version")), ref("Share"),
             codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED),
         ),
         f"POST {version}/deprecate": Operation("Take a version out of service for good", _json(ref("Version"))),

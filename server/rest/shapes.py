@@ -10,9 +10,10 @@ from typing import Any
 from agents.agent import AgentInfo, AgentPrompt
 from agents.tool import ToolInfo
 from control.records import SCOPES
+from control.versions.share import ALL
 from engine.errors import Code
 from engine.quota import QUOTAS
-from engine.usage import Sums
+from engine.usage import CUTS, Sums
 from sandbox.wire.limits import SPECS
 
 Schema = Mapping[str, Any]
@@ -77,10 +78,13 @@ _GRANTS: Mapping[str, Schema] = {
     "limits": table(NUMBER),
 }
 _VERSION: Mapping[str, Schema] = {
-    "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": YES, "approved": YES, "deprecated": YES,
+    "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": YES,
+    "percent": {"type": "integer", "minimum": 0, "maximum": ALL}, "approved": YES, "deprecated": YES,
     "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": closed_to(_GRANTS),
     "asks": {"type": "object", "properties": _GRANTS},
 }  # fmt: skip
+# The share of the callers that a request gives a version: all of them, or that of a canary.
+PERCENT: Schema = {"type": "integer", "minimum": 1, "maximum": ALL}
 _KEY: Mapping[str, Schema] = {
     "id": TEXT, "tenant": TEXT, "prefix": TEXT, "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
     "created_at": TIME, "expires_at": maybe(TIME), "revoked_at": maybe(TIME),
@@ -120,7 +124,7 @@ COMPONENTS: Mapping[str, Schema] = {
         {
             "total": closed_to(_SUMS),
             **{f"by_{what}": {"type": "array", "items": closed_to({what: TEXT, **_SUMS})}
-               for what in ("agent", "key", "day")},
+               for what in CUTS},
         }
     ),
     "Tool": ToolInfo.model_json_schema(mode="serialization"),
@@ -143,6 +147,7 @@ COMPONENTS: Mapping[str, Schema] = {
             },
         ),
     },
+    "Share": body({}, {"percent": PERCENT}),
     "Version": closed_to(_VERSION, {"warnings": {"type": "array", "items": TEXT}}),
     "WholeVersion": closed_to(
         {
