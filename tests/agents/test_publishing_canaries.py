@@ -12,6 +12,7 @@ import pytest
 import trio
 from agents_support import Project
 from publish_support import ADMIN, PUBLISHER, package, tool
+from structlog.testing import capture_logs
 from test_publishing import ACME, change, publish
 from test_publishing_moved import _changed
 
@@ -181,6 +182,17 @@ async def test_a_canary_is_the_same_after_a_restart_and_in_another_process(proje
         assert set((await split(service)).values()) == {"one"}
 
 
+async def test_a_store_from_before_there_were_canaries_takes_them(project: Project, opened: Open) -> None:
+    project.configure()
+    async with opened() as service:
+        await two(service)
+        await service.control._database.write(lambda db: db.execute("DROP TABLE canaries"))
+    async with opened() as service:
+        assert set((await split(service)).values()) == {"one"}
+        await share(service, "2", 50)
+        assert await split(service) == expected(50)
+
+
 async def test_both_versions_have_their_own_files(project: Project, opened: Open) -> None:
     project.configure()
     reads = "agent = {}\nfunction agent.resolve() return {system = fs.read('x.md')} end"
@@ -259,6 +271,21 @@ async def test_runs_are_metered_by_version(project: Project, opened: Open) -> No
     assert ran == {"agent:helper@1": counts.count("one"), "agent:helper@2": counts.count("two")}
     (row,) = usage["by_agent"]
     assert (row["agent"], row["runs"]) == ("agent:helper", len(KEYS) + 2), "with the two that described the scripts"
+
+
+async def test_the_log_of_a_run_names_the_version(project: Project, opened: Open) -> None:
+    project.configure()
+    logs = "agent = {}\nfunction agent.resolve() log.info('here') return {system = 'x'} end"
+    async with opened() as service:
+        for version in ("2", "1"):
+            await publish(service, package(version=version, files={"main.lua": logs + f" -- {version}"}))
+        await share(service, "2", 50)
+        with capture_logs() as records:
+            for key in KEYS[:8]:
+                await says(service, key)
+    ran = [record["script"] for record in records if record["event"] == "script log"]
+    assert ran == [f"helper@{2 if is_served('default', 'helper', '2', key, 50) else 1}" for key in KEYS[:8]]
+    assert len(set(ran)) == 2
 
 
 async def test_lists_are_said_to_change_when_a_canary_is_listed_otherwise(project: Project, opened: Open) -> None:
