@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code
-from server.rest.shapes import ANY_OBJECT, PERCENT, TEXT, Schema, closed_to, listing, maybe, ref
+from server.rest.shapes import ANY_OBJECT, MOMENT, PERCENT, QUERY_TEXT, TEXT, Schema, closed_to, listing, maybe, ref
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -80,19 +80,19 @@ def wrapped(key: str, inner: Schema) -> Schema:
     return {**closed_to({key: inner}), "additionalProperties": False}
 
 
-AGENT = Parameter("agent", TEXT, "Limits the tools to those that this agent may use.")
+AGENT = Parameter("agent", QUERY_TEXT, "Limits the tools to those that this agent may use.")
 ENVELOPE = Parameter(
     "envelope", {"enum": ["flat", "wrapped"]}, 'Whether `search`, `get` and `sources` answer `{"result": ...}`, too.'
 )
-_TENANT = Parameter("tenant", TEXT, "For the operator's key: the tenant that is meant.")
-_SINCE = Parameter("since", TEXT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
+_TENANT = Parameter("tenant", QUERY_TEXT, "For the operator's key: the tenant that is meant.")
+_SINCE = Parameter("since", MOMENT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "The most rows, of the newest.")
 _AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "The most rows of a page.")
-_BEFORE = Parameter("before", TEXT, "The page before one: the `before` of its answer.")
+_BEFORE = Parameter("before", QUERY_TEXT, "The page before one: the `before` of its answer.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
 _PERCENT = Parameter("percent", PERCENT, "The share of the callers that get the version, if it needs no approval.")
-_PATH = Parameter("path", TEXT, "The path of the file in the package.", required=True)
+_PATH = Parameter("path", {**QUERY_TEXT, "minLength": 1}, "The path of the file in the package.", required=True)
 
 _FILE: Mapping[int, Mapping[str, Schema | None]] = {200: {"text/plain": TEXT}}
 _USAGE: Mapping[int, Mapping[str, Schema | None]] = {200: {JSON: ref("Usage"), "text/csv": TEXT}}
@@ -200,6 +200,6 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /admin/audit": Operation(
         "The audit log of all tenants", _json(listing("audit", ref("AuditRow"))),
-        query=(Parameter("tenant", TEXT, "Rows of this tenant alone."), _SINCE, _LIMIT),
+        query=(Parameter("tenant", QUERY_TEXT, "Rows of this tenant alone."), _SINCE, _LIMIT),
     ),
 }  # fmt: skip

@@ -7,10 +7,13 @@ closed; bodies that refuse unknown keys are.
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from agents.agent import AgentInfo, AgentPrompt
 from agents.tool import ToolInfo
 from control.records import SCOPES
 from control.versions.share import ALL
+from engine.config import QuotaTable
 from engine.errors import Code
 from engine.quota import QUOTAS
 from engine.usage import CUTS, Sums
@@ -24,6 +27,17 @@ NUMBER: Schema = {"type": "number"}
 YES: Schema = {"type": "boolean"}
 TIME: Schema = {"type": "string", "format": "date-time"}
 ANY_OBJECT: Schema = {"type": "object"}
+# What a query may hold: no control characters.
+QUERY_TEXT: Schema = {"type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f]*$"}
+# A period before now, a date or a time.
+MOMENT: Schema = {
+    "anyOf": [
+        {"type": "string", "pattern": "^[0-9]{1,9}[smhdw]$"},
+        {"type": "string", "format": "date"},
+        {"type": "string", "format": "date-time"},
+    ]
+}
+TENANT_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
 
 
 def ref(name: str) -> Schema:
@@ -90,6 +104,12 @@ _KEY: Mapping[str, Schema] = {
     "created_at": TIME, "expires_at": maybe(TIME), "revoked_at": maybe(TIME),
 }  # fmt: skip
 _QUOTAS = table(NUMBER)
+_OF_A_TENANT: Mapping[str, Schema] = {
+    "quotas": TypeAdapter(QuotaTable).json_schema(),
+    "ceilings": body({}, {name: {"type": "integer" if spec.integral else "number", "exclusiveMinimum": 0}
+                          for name, spec in SPECS.items()}),
+    "weight": {"type": "number", "minimum": 0.01, "maximum": 100},
+}  # fmt: skip
 _TENANT: Mapping[str, Schema] = {
     "name": TEXT, "state": {"enum": ["active", "suspended"]}, "created_at": TIME, "quotas": _QUOTAS,
     "ceilings": table(NUMBER), "weight": NUMBER,
@@ -159,8 +179,8 @@ COMPONENTS: Mapping[str, Schema] = {
         }
     ),
     "Tenant": closed_to(_TENANT),
-    "NewTenant": body({"name": TEXT}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
-    "TenantChange": body({}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
+    "NewTenant": body({"name": TENANT_NAME}, _OF_A_TENANT),
+    "TenantChange": body({}, _OF_A_TENANT),
     "Deletion": closed_to({"tenant": TEXT, "removed": table(WHOLE), "left": table(WHOLE)}),
     "Key": closed_to(_KEY),
     "NewKey": body({}, {"scopes": {"type": "array", "items": {"enum": list(SCOPES)}, "minItems": 1},
@@ -168,7 +188,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "MadeKey": closed_to({**_KEY, "key": {**TEXT, "description": "The text of the key, shown this once."}}),
     "Secret": closed_to({"name": TEXT, "tenant": TEXT, "hosts": {"type": "array", "items": TEXT}, "created_at": TIME,
                          "updated_at": TIME}),
-    "NewSecret": body({"value": TEXT, "hosts": {"type": "array", "items": TEXT}}),
+    "NewSecret": body({"value": {**TEXT, "minLength": 1}, "hosts": {"type": "array", "items": TEXT, "minItems": 1}}),
     "AuditRow": closed_to({"at": TIME, "actor": TEXT, "action": TEXT, "target": TEXT, "outcome": TEXT,
                            "tenant": maybe(TEXT)}),
     "RpcMessage": closed_to({"jsonrpc": {"const": "2.0"}}, {"id": {}, "method": TEXT, "params": ANY_OBJECT,
