@@ -1,6 +1,7 @@
 """The table of canaries, inside a connection: of a name, the version that a share of its callers gets.
 
-Invariant: a name with a canary has an active version, which is another one and serves the other callers.
+Invariant: a name with a canary has an active version, which is another one and serves the other callers. `HOLDS` is the
+invariant of a row `c`: a row that an import or an older engine has left behind counts for nothing.
 """
 
 import apsw
@@ -9,12 +10,17 @@ from control.versions.records import VersionId
 from engine.errors import Code, Problem
 from storage.lanes import rows
 
+_OF_NAME = "SELECT 1 FROM versions o WHERE o.tenant = c.tenant AND o.root = c.root AND o.name = c.name"
+HOLDS = (
+    f"EXISTS ({_OF_NAME} AND o.active) AND "
+    f"EXISTS ({_OF_NAME} AND o.version = c.version AND NOT o.active AND NOT o.deprecated)"
+)
 # The versions of the tenant ?1 that are called, by number, with the percent of a canary; 0 for an active version.
 CALLED = (
     "SELECT n, 0 AS percent FROM versions WHERE tenant = ?1 AND active UNION ALL "
     "SELECT v.n, c.percent FROM canaries c JOIN versions v "
     "ON v.tenant = c.tenant AND v.root = c.root AND v.name = c.name AND v.version = c.version "
-    "WHERE c.tenant = ?1 AND NOT v.active AND NOT v.deprecated"
+    f"WHERE c.tenant = ?1 AND {HOLDS}"
 )
 _NAME = "tenant = ? AND root = ? AND name = ?"
 _IS_ACTIVE = f"SELECT version FROM versions WHERE {_NAME} AND active"

@@ -36,7 +36,10 @@ _WHICH = "WHERE tenant = ? AND root = ? AND name = ? AND version = ?"
 # Not length(): that reads and counts the characters of every text, this reads only the header of the row.
 _SAID_BYTES = "octet_length(said) + octet_length(grants)"
 _JOINED = "versions v JOIN packages p ON p.tenant = v.tenant AND p.digest = v.digest"
-_WITH_CANARIES = f"{_JOINED} LEFT JOIN canaries c ON c.tenant = v.tenant AND c.root = v.root AND c.name = v.name"
+_WITH_CANARIES = (
+    f"{_JOINED} LEFT JOIN canaries c ON c.tenant = v.tenant AND c.root = v.root AND c.name = v.name "
+    f"AND {canaries.HOLDS}"
+)
 _WITH_HEADS = f"{_JOINED} LEFT JOIN heads h ON h.tenant = v.tenant AND h.digest = v.digest"
 # What is read and cached of a version to call it. A package from before heads were stored counts whole.
 _ACTIVE_BYTES = f"coalesce(octet_length(h.head), p.size) + {_SAID_BYTES}"

@@ -341,6 +341,10 @@ async def test_a_canary_moves_with_its_tenant_and_goes_with_it(
                 await import_tenant(service.control, db, file, actor="cli")
             return
         await import_tenant(service.control, db, file, actor="cli")
+        listed = await service.publishing.history(ACME, ADMIN, "agent", "helper")
+        assert {each["version"]: each["percent"] for each in listed} == {
+            "nothing": {"1": 50, "2": 50}, "version": {"1": 100, "2": 0}, "no active one": {"1": 0, "2": 0},
+        }[forged], "lists show what is called"  # fmt: skip
         if forged == "nothing":
             assert await split(service, ACME) == expected(50, tenant="acme")
         elif forged == "version":
