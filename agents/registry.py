@@ -4,15 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from agents.agent import Agent, AgentInfo, Call
 from agents.shapes.parameters import Parameters
 from agents.tool import Called, Tool, ToolInfo
+from control.versions.share import is_served
 from engine.host.pieces import in_pieces
 from engine.tenant import Tenant
 
 WorkFor = Callable[[Tenant], AbstractContextManager[None]]
+T = TypeVar("T")
 
 
 def _unscoped(tenant: Tenant) -> AbstractContextManager[None]:
@@ -40,11 +42,25 @@ class OfferedTool:
 
 
 @dataclass(frozen=True, slots=True)
+class Canary(Generic[T]):
+    """The version that so many percent of the callers get in the place of the active one."""
+
+    thing: T
+    version: str
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedSet:
-    """The active published agents and tools of one tenant, by name."""
+    """The active published agents and tools of one tenant, by name, and the canaries beside some of them.
+
+    Invariant: a name with a canary has an active version.
+    """
 
     agents: Mapping[str, Agent] = field(default_factory=dict)
     tools: Mapping[str, OfferedTool] = field(default_factory=dict)
+    agent_canaries: Mapping[str, Canary[Agent]] = field(default_factory=dict)
+    tool_canaries: Mapping[str, Canary[OfferedTool]] = field(default_factory=dict)
 
 
 EMPTY = PublishedSet()
@@ -54,7 +70,8 @@ EMPTY = PublishedSet()
 class Registry:
     """The agents and tools of every tenant. Of several entries with one name, the first wins.
 
-    Those from the configuration and the program take precedence over those that the tenant has published.
+    Those from the configuration and the program take precedence over those that the tenant has published. A `key` is
+    the id of the caller's key: of a name with a canary, it decides which version the caller gets, in lists and calls.
     """
 
     work_for: WorkFor = _unscoped
@@ -103,26 +120,49 @@ class Registry:
         for tenant in tenants:
             self._tools.setdefault(tenant, {}).setdefault(tool.info.name, offered)
 
-    def agents(self, tenant: str) -> list[Agent]:
+    def agents(self, tenant: str, key: str | None = None) -> list[Agent]:
         """The tenant's agents: first those for all tenants, then its own, each in the order of addition."""
         configured = self._agents.get("*", {}) | self._agents.get(tenant, {})
-        return _with(configured, self._published.get(tenant, EMPTY).agents)
+        published = self._published.get(tenant, EMPTY)
+        return _with(configured, _all_for(tenant, key, published.agents, published.agent_canaries))
 
-    def tools(self, tenant: str) -> list[Tool]:
+    def tools(self, tenant: str, key: str | None = None) -> list[Tool]:
         """The tenant's tools, in the same order."""
         configured = self._tools.get("*", {}) | self._tools.get(tenant, {})
-        return [offered.tool for offered in _with(configured, self._published.get(tenant, EMPTY).tools)]
+        published = self._published.get(tenant, EMPTY)
+        offered = _with(configured, _all_for(tenant, key, published.tools, published.tool_canaries))
+        return [each.tool for each in offered]
 
-    def agent(self, tenant: str, name: str) -> Agent | None:
+    def agent(self, tenant: str, name: str, key: str | None = None) -> Agent | None:
         found = self._agents.get(tenant, {}).get(name) or self._agents.get("*", {}).get(name)
-        return found or self._published.get(tenant, EMPTY).agents.get(name)
+        if found is not None:
+            return found
+        published = self._published.get(tenant, EMPTY)
+        canary = published.agent_canaries.get(name)
+        return canary.thing if _is_for(canary, tenant, name, key) else published.agents.get(name)
 
-    def tool(self, tenant: str, name: str) -> OfferedTool | None:
+    def tool(self, tenant: str, name: str, key: str | None = None) -> OfferedTool | None:
         found = self._tools.get(tenant, {}).get(name) or self._tools.get("*", {}).get(name)
-        return found or self._published.get(tenant, EMPTY).tools.get(name)
+        if found is not None:
+            return found
+        published = self._published.get(tenant, EMPTY)
+        canary = published.tool_canaries.get(name)
+        return canary.thing if _is_for(canary, tenant, name, key) else published.tools.get(name)
 
 
-T = TypeVar("T")
+def _is_for(canary: Canary[T] | None, tenant: str, name: str, key: str | None) -> TypeGuard[Canary[T]]:
+    """Whether the caller gets the canary. Callers without a key, the operator among them, are one caller."""
+    return canary is not None and is_served(tenant, name, canary.version, key or "", canary.percent)
+
+
+def _all_for(
+    tenant: str, key: str | None, active: Mapping[str, T], canaries: Mapping[str, Canary[T]]
+) -> Mapping[str, T]:
+    """What the caller gets, by name."""
+    if not canaries:
+        return active
+    served = {name: each.thing for name, each in canaries.items() if _is_for(each, tenant, name, key)}
+    return {name: served.get(name, thing) for name, thing in active.items()}
 
 
 def _with(first: Mapping[str, T], then: Mapping[str, T]) -> list[T]:

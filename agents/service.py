@@ -105,11 +105,11 @@ class Service:
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:
         """The tenant's agents, in the order of the configuration."""
-        return [agent.info for agent in self.registry.agents(tenant.id)]
+        return [agent.info for agent in self.registry.agents(tenant.id, tenant.key)]
 
     def list_tools(self, tenant: Tenant, agent: str | None = None) -> list[ToolInfo]:
         """The tenant's tools; with `agent` only those it may use. Raises Problem not_found for an unknown agent."""
-        infos = [tool.info for tool in self.registry.tools(tenant.id)]
+        infos = [tool.info for tool in self.registry.tools(tenant.id, tenant.key)]
         if agent is None:
             return infos
         allowed = self._agent(tenant, agent).info.tools
@@ -117,12 +117,12 @@ class Service:
 
     def agent_info(self, tenant: Tenant, name: str) -> AgentInfo | None:
         """The list entry of one agent of the tenant."""
-        agent = self.registry.agent(tenant.id, name)
+        agent = self.registry.agent(tenant.id, name, tenant.key)
         return None if agent is None else agent.info
 
     def tool_info(self, tenant: Tenant, name: str) -> ToolInfo | None:
         """The list entry of one tool of the tenant."""
-        offered = self.registry.tool(tenant.id, name)
+        offered = self.registry.tool(tenant.id, name, tenant.key)
         return None if offered is None else offered.tool.info
 
     def documents(self, tenant: Tenant) -> Documents:
@@ -157,13 +157,13 @@ class Service:
         return await self._tool(call.tenant, name).call(params, call)
 
     def _agent(self, tenant: Tenant, name: str) -> Agent:
-        agent = self.registry.agent(tenant.id, name)
+        agent = self.registry.agent(tenant.id, name, tenant.key)
         if agent is None:
             raise Problem(Code.NOT_FOUND, self._missing(tenant, "agent", name))
         return agent
 
     def _tool(self, tenant: Tenant, name: str) -> OfferedTool:
-        offered = self.registry.tool(tenant.id, name)
+        offered = self.registry.tool(tenant.id, name, tenant.key)
         if offered is None:
             raise Problem(Code.NOT_FOUND, self._missing(tenant, "tool", name))
         return offered
@@ -222,7 +222,7 @@ async def open_service(
         ):
             engine.secrets = Vaults(control)
             if config.tenants.enabled:  # without tenants no control store is created, least of all by a script
-                engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.name, call))
+                engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.label, call))
             given = Given(builtin_tools(stores.store_of, default_limit=config.retrieval.final_limit), agents, tools)
             service = Service(loaded, engine, store, stores, registry, given, control)
             await service.load_again(loaded)

@@ -180,12 +180,20 @@ def check_quotas(given: Mapping[str, Any]) -> dict[str, float]:
             raise _unknown("quota", name, QUOTA_NAMES)
     if any(value is None for value in given.values()):
         raise _bad("a quota is a number; leave out those that stay at their default")
+    # JSON has one kind of number: 5.0 is a whole one.
+    whole = {
+        name: int(value) if isinstance(value, float) and _is_whole(value) else value for name, value in given.items()
+    }
     try:
-        return _QUOTA_TABLE.validate_python(dict(given))
+        return _QUOTA_TABLE.validate_python(whole)
     except ValidationError as invalid:
         error = invalid.errors()[0]
         name = str(error["loc"][0])
         raise _bad(f"quota {name}: {error['msg'][:1].lower()}{error['msg'][1:]}") from None
+
+
+def _is_whole(value: float) -> bool:
+    return value.is_integer() and abs(value) < 2**53
 
 
 def check_ceilings(given: Mapping[str, Any]) -> dict[str, float]:

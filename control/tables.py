@@ -56,6 +56,11 @@ CREATE TABLE IF NOT EXISTS versions(
     UNIQUE(tenant, root, name, version)
 );
 CREATE UNIQUE INDEX IF NOT EXISTS versions_active ON versions(tenant, root, name) WHERE active;
+CREATE TABLE IF NOT EXISTS canaries(
+    tenant TEXT NOT NULL, root TEXT NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL,
+    percent INTEGER NOT NULL CHECK(typeof(percent) = 'integer' AND percent BETWEEN 1 AND 99),
+    PRIMARY KEY(tenant, root, name)
+) WITHOUT ROWID;
 """
 
 # One row for each account (`engine.usage`); the two counters are JSON.

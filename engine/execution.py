@@ -222,12 +222,12 @@ def _result(prepared: Prepared, verdict: Verdict, usage: Usage, recorder: _Recor
     request, run_id = prepared.request, recorder.run_id
     if recorder.lines:  # one record a run, not one a line: a script must not flood the log
         lines = [f"[{line.level}] {line.text}" for line in recorder.lines]
-        log.info("script log", run_id=run_id, tenant=request.tenant.id, script=request.name, lines=lines)
+        log.info("script log", run_id=run_id, tenant=request.tenant.id, script=request.label, lines=lines)
     if verdict.security_event is not None:
         metrics.security_events += 1
         log.warning(
             "security event", event_kind=verdict.security_event, outcome=verdict.outcome.value, run_id=run_id,
-            tenant=request.tenant.id, script=request.name, digest=request.script.digest,
+            tenant=request.tenant.id, script=request.label, digest=request.script.digest,
         )  # fmt: skip
     return RunResult(
         run_id=run_id,

@@ -88,7 +88,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     test file `root` is `test`, and `method` is `list` or `run`. `config` is the script's configuration, in which
     `secret:NAME` stands for a secret of the tenant; `config_last` passes it as the last argument, too. `masked` are the
     operator's secrets, which are removed from the run's log and its failure. `callers` are the tools whose calls this
-    run is nested in, outermost first.
+    run is nested in, outermost first. `version` is that of a published script.
     """
 
     tenant: Tenant
@@ -104,6 +104,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     authority: Authority = Authority()
     masked: tuple[str, ...] = ()
     callers: tuple[str, ...] = ()
+    version: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name in usage and logs: NAME, and for a published script NAME@VERSION. Names have no `@`."""
+        return f"{self.name}@{self.version}" if self.version else self.name
 
     def __repr__(self) -> str:  # `masked` and `config` hold values that no log may show
         return f"<RunRequest {self.root}:{self.name} of {self.tenant.id}>"

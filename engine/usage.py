@@ -18,8 +18,8 @@ from sandbox.wire.outcome import Outcome
 
 
 class Account(NamedTuple):
-    """The key of a sum. `agent` is `agent:NAME` or `tool:NAME`, `key` the API key's id (empty without keys), `day` a
-    date in UTC.
+    """The key of a sum. `agent` is `agent:NAME` or `tool:NAME`, with `@VERSION` if it was published; `key` is the API
+    key's id (empty without keys), `day` a date in UTC.
     """
 
     tenant: str
@@ -105,7 +105,7 @@ class Book:
     def note(self, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
         """A run has ended, or was refused."""
         tenant = request.tenant
-        self._sums(Account(tenant.id, f"{request.root}:{request.name}", tenant.key or "", self._today())).count(
+        self._sums(Account(tenant.id, f"{request.root}:{request.label}", tenant.key or "", self._today())).count(
             outcome, usage
         )
 
@@ -174,35 +174,52 @@ def together(*sheets: Sheet) -> dict[Account, Sums]:
 
 
 def report(sheet: Sheet) -> dict[str, Any]:
-    """One tenant's sums as `GET /usage` shows them: `total`, `by_agent`, `by_key`, `by_day`, each list in order."""
+    """One tenant's sums as `GET /usage` shows them: `total`, and a list `by_` each of `CUTS`, in order."""
     total = Sums()
     for sums in sheet.values():
         total.add(sums)
-    return {
-        "total": total.as_json(),
-        "by_agent": _by(sheet, "agent"),
-        "by_key": [row for row in _by(sheet, "key") if row["key"]],
-        "by_day": _by(sheet, "day"),
-    }
+    return {"total": total.as_json(), **{f"by_{cut}": _by(sheet, cut) for cut in CUTS}}
 
 
-def _by(sheet: Sheet, what: str) -> list[dict[str, Any]]:
+def _agent(account: Account) -> str:
+    return account.agent.partition("@")[0]
+
+
+def _version(account: Account) -> str:
+    return account.agent if "@" in account.agent else ""
+
+
+# How sums are cut up. Those with an empty name, runs without a version or without a key, are in no row.
+CUTS: Mapping[str, Callable[[Account], str]] = {
+    "agent": _agent,
+    "version": _version,
+    "key": lambda account: account.key,
+    "day": lambda account: account.day,
+}
+
+
+def _by(sheet: Sheet, cut: str) -> list[dict[str, Any]]:
     found: dict[str, Sums] = {}
     for account, sums in sheet.items():
-        found.setdefault(getattr(account, what), Sums()).add(sums)
-    return [{what: name, **found[name].as_json()} for name in sorted(found)]
+        found.setdefault(CUTS[cut](account), Sums()).add(sums)
+    return [{cut: name, **found[name].as_json()} for name in sorted(found) if name]
 
 
 def as_csv(sheet: Sheet) -> str:
-    """The sums as a table for a spreadsheet: one line for every tenant, agent, key and day (RFC 4180)."""
+    """The sums as a table for a spreadsheet: a line for every tenant, agent, version, key and day (RFC 4180).
+
+    The version is the last column: programs may know the others by their places.
+    """
     amounts = [name for name, value in Sums().as_json().items() if not isinstance(value, dict)]
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow((*Account._fields, *amounts, *(f"outcome_{outcome.value}" for outcome in Outcome)))
+    writer.writerow((*Account._fields, *amounts, *(f"outcome_{outcome.value}" for outcome in Outcome), "version"))
     for account in sorted(sheet):
         shown = sheet[account].as_json()
         outcomes = (shown["outcomes"].get(outcome.value, 0) for outcome in Outcome)
-        writer.writerow((*map(_cell, account), *(shown[name] for name in amounts), *outcomes))
+        named = account._replace(agent=_agent(account))
+        version = account.agent.partition("@")[2]
+        writer.writerow((*map(_cell, named), *(shown[name] for name in amounts), *outcomes, _cell(version)))
     return out.getvalue()
 
 
@@ -212,5 +229,13 @@ def _cell(text: str) -> str:
 
 
 def rows(sheet: Iterable[tuple[Account, Sums]]) -> list[dict[str, Any]]:
-    """The sums as JSON, one object for every tenant, agent, key and day."""
-    return [{**account._asdict(), **sums.as_json()} for account, sums in sorted(sheet, key=lambda pair: pair[0])]
+    """The sums as JSON, one object for every tenant, agent, version (null for one that was not published), key, day."""
+    return [
+        {
+            **account._asdict(),
+            "agent": _agent(account),
+            "version": account.agent.partition("@")[2] or None,
+            **sums.as_json(),
+        }
+        for account, sums in sorted(sheet, key=lambda pair: pair[0])
+    ]

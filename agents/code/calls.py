@@ -28,7 +28,7 @@ def functions(registry: Registry) -> tuple[HostFunction, ...]:
         refused = refusal(name, request.authority.tools, chain_of(request), len(request.callers), request.root)
         if refused is not None:
             raise (CallRefused if name in request.authority.tools else CallDenied)(refused)
-        offered = registry.tool(request.tenant.id, name)
+        offered = registry.tool(request.tenant.id, name, request.tenant.key)
         if offered is None:
             raise CallRefused(f"no tool registered with name: {name[:128]}")
         call = Call(request.tenant, context.hearers.of_nested(), inside=context)

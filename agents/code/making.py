@@ -66,4 +66,6 @@ class Making:
         )
         script = Script.from_source(Path(package.main).name, package.source, package.modules)
         secrets = frozenset(grants.secrets)
-        return LuaScript(package.name, package.root, script, entry, self.engine, NOTHING_SECRET, secrets=secrets)
+        return LuaScript(
+            package.name, package.root, script, entry, self.engine, NOTHING_SECRET, secrets, package.version
+        )

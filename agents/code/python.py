@@ -366,7 +366,8 @@ class _PythonRun:
             refusal = calls.refusal(tool, self._tools, chain, len(chain), self._code.root)
             if refusal is not None:
                 raise CallFailed(refusal, code=Code.TOOL_NOT_ALLOWED.value)
-        offered = self._code.registry.tool(self._call.tenant.id, tool)
+        tenant = self._call.tenant
+        offered = self._code.registry.tool(tenant.id, tool, tenant.key)
         if offered is None:
             raise CallFailed(f"no tool registered with name: {tool[:128]}", code=Code.NOT_FOUND.value)
         try:

@@ -21,7 +21,8 @@ _SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
 class LuaScript:
     """A script under its configured name, with its limits and its own keys.
 
-    `secrets` are the names of the tenant's secrets that it may use; None: all of them.
+    `secrets` are the names of the tenant's secrets that it may use; None: all of them. `version` is that of a published
+    one.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LuaScript:
     engine: Engine
     redactor: Redactor
     secrets: frozenset[str] | None = frozenset()
+    version: str = ""
 
     def same(self, other: "LuaScript") -> bool:
         """Whether the other is the same script with the same configuration and secrets."""
@@ -75,6 +77,7 @@ class LuaScript:
             authority=authority,
             masked=self.redactor.secrets,
             callers=self._callers(call),
+            version=self.version,
         )
         try:
             result = await self.engine.execute(request, call.inside, call.hearers)

@@ -1,4 +1,5 @@
-"""Published agents and tools, loaded from the control store into the registry on first use, and kept current.
+"""Published agents and tools, loaded from the control store into the registry on first use, and kept current: of each
+name the active version, and its canary.
 
 A tenant without requests costs nothing here. Scripts were described when they were published, and their declarations
 are stored with them, so no worker is needed. A call in progress keeps the version that it began with.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 from uuid import uuid4
 
 import structlog
@@ -26,7 +28,7 @@ from agents.code.kind import packages
 from agents.code.making import Making
 from agents.package import Package
 from agents.publishing.manifest import restored
-from agents.registry import EMPTY, OfferedTool, PublishedSet, Registry
+from agents.registry import EMPTY, Canary, OfferedTool, PublishedSet, Registry
 from agents.shapes.parameters import Parameters
 from agents.shapes.shape import WrongShape
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
@@ -36,6 +38,8 @@ from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.tenant import Tenant
 from sandbox.wire.limits import MIB
+
+T = TypeVar("T")
 
 log = structlog.get_logger("agents.active")
 
@@ -254,8 +258,7 @@ class ActiveVersions:
         return found, complete
 
     def _tell(self, tenant: str, before: PublishedSet, now: PublishedSet) -> None:
-        agents = [a.info for a in before.agents.values()] != [a.info for a in now.agents.values()]
-        tools = [t.tool.info for t in before.tools.values()] != [t.tool.info for t in now.tools.values()]
+        agents, tools = _agents_shown(before) != _agents_shown(now), _tools_shown(before) != _tools_shown(now)
         if agents or tools:
             self._changes.tell(Change(agents=agents, tools=tools, tenant=tenant))
 
@@ -324,14 +327,37 @@ def _make_all(
 def _published_set(active: Sequence[ActiveVersion], made: Mapping[int, Made]) -> PublishedSet:
     agents: dict[str, Agent] = {}
     tools: dict[str, OfferedTool] = {}
+    agent_canaries: dict[str, Canary[Agent]] = {}
+    tool_canaries: dict[str, Canary[OfferedTool]] = {}
     for each in active:
         if (thing := made.get(each.n)) is None:
             continue
         if thing.agent is not None:
-            agents[each.name] = thing.agent
+            _put(each, thing.agent, agents, agent_canaries)
         if thing.tool is not None:
-            tools[each.name] = thing.tool
-    return PublishedSet(agents, tools) if active else EMPTY
+            _put(each, thing.tool, tools, tool_canaries)
+    return PublishedSet(agents, tools, agent_canaries, tool_canaries) if active else EMPTY
+
+
+def _put(each: ActiveVersion, thing: T, active: dict[str, T], canaries: dict[str, Canary[T]]) -> None:
+    """Put a version to its name. A canary comes after its active version, and is called beside that alone."""
+    if not each.percent:
+        active[each.name] = thing
+    elif each.name in active:
+        canaries[each.name] = Canary(thing, each.version, each.percent)
+
+
+def _agents_shown(published: PublishedSet) -> list[object]:
+    """What lists of agents show. A canary that looks like the active version changes no list."""
+    active, canaries = published.agents, published.agent_canaries.items()
+    others = [(each.percent, each.thing.info) for name, each in canaries if each.thing.info != active[name].info]
+    return [*(agent.info for agent in active.values()), *others]
+
+
+def _tools_shown(published: PublishedSet) -> list[object]:
+    active = {name: offered.tool.info for name, offered in published.tools.items()}
+    canaries = {name: (each.percent, each.thing.tool.info) for name, each in published.tool_canaries.items()}
+    return [*active.values(), *(shown for name, shown in canaries.items() if shown[1] != active[name])]
 
 
 def _has_files(made: Made) -> bool:

@@ -27,6 +27,7 @@ from control.records import Scope
 from control.store import ControlStore
 from control.versions.grants import Grants
 from control.versions.records import Added, NewVersion, VersionId
+from control.versions.share import ALL, check_percent
 from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.run import Script
@@ -38,6 +39,9 @@ Action = Literal["activate", "approve", "deprecate"]
 
 # The scope that each action requires. Approving grants what a version requests, so the uploader's scope is not enough.
 SCOPE: dict[Action, Scope] = {"activate": "publish", "approve": "admin", "deprecate": "publish"}
+
+# The actions that may serve a version to a share of the callers.
+SHARED: tuple[Action, ...] = ("activate", "approve")
 
 # The scopes that may read versions: that of keys that upload, and that of keys that approve.
 READ: tuple[Scope, ...] = ("publish", "admin")
@@ -79,21 +83,28 @@ class Deciding:
         self._work_for = work_for
 
     async def change(
-        self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, action: Action
+        self, tenant: Tenant, who: Identity, root: Root, name: str, version: str, action: Action, percent: object = ALL
     ) -> dict[str, Any]:
         """Activate, approve (which also activates) or deprecate a version; returns its entry in lists.
 
-        Raises Problem: forbidden (the key's scopes, or grants that only the operator may give), not_found, conflict,
-        quota_exceeded (the tenant has no CPU seconds left, or its active versions would take too many bytes).
+        `percent` below 100 makes it a canary: so many of the callers get it, and the others the version that is active.
+        Raises Problem: bad_request (`percent`), forbidden (the key's scopes, or grants that only the operator may
+        give), not_found, conflict, quota_exceeded (the tenant has no CPU seconds left, or what is called would take too
+        many bytes).
         """
         require(who, SCOPE[action])
+        share = check_percent(percent)
         if action != "deprecate" and not who.operator:
             with self._work_for(tenant):  # raises before the work if the tenant has used up its share
                 pass
         versions = self._versions
-        act = {"activate": versions.activate, "approve": versions.approve, "deprecate": versions.deprecate}[action]
-        which = VersionId(tenant.id, root, name, version)
-        shown = await act(which, self._free(tenant), who=who, charge=partial(self._charge, tenant))
+        which, free = VersionId(tenant.id, root, name, version), self._free(tenant)
+        charge = partial(self._charge, tenant)
+        if action == "deprecate":
+            shown = await versions.deprecate(which, free, who=who, charge=charge)
+        else:
+            act = versions.activate if action == "activate" else versions.approve
+            shown = await act(which, free, who=who, charge=charge, percent=share)
         await self._changed(tenant)
         return shown
 
@@ -161,14 +172,18 @@ class Publishing(Deciding):
         # Invariant: an entry for every tenant with an upload that is being stored, or waits to be.
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
-    async def publish(self, tenant: Tenant, who: Identity, root: Root, name: str, body: Mapping[str, Any]) -> Published:
+    async def publish(
+        self, tenant: Tenant, who: Identity, root: Root, name: str, body: Mapping[str, Any], percent: object = ALL
+    ) -> Published:
         """Store an uploaded package as a version of this name; activate it unless it requests more than was approved.
 
-        The same content again under its version changes nothing. Raises Problem: forbidden (the key's scopes),
-        bad_request and too_large (the package), conflict (the name, or other content under this version),
-        quota_exceeded, and those of admission, for the run that describes the script.
+        The same content again under its version changes nothing. `percent` as in `change`. Raises Problem: forbidden
+        (the key's scopes), bad_request and too_large (the package), conflict (the name, other content under this
+        version, or a canary without an active version), quota_exceeded, and those of admission, for the run that
+        describes the script.
         """
         require(who, "publish")
+        share = check_percent(percent)
         target = VersionId(tenant.id, root, name, brief(body.get("version")))
         try:
             with self._engine.work_for(tenant):  # raises before the work if the tenant has used up its share
@@ -199,11 +214,11 @@ class Publishing(Deciding):
             root=root, name=name, version=package.version, digest=package.digest, content=package.content,
             head=package.head, grants=package.grants, said=declaration, at=self._clock(), by=who.actor,
         )  # fmt: skip
-        added = await self._keep(tenant, who, package, new)
+        added = await self._keep(tenant, who, package, new, share)
         shown = {**added.standing.as_json(), "warnings": list(warnings)}
         return Published(shown, added.created)
 
-    async def _keep(self, tenant: Tenant, who: Identity, package: Package, new: NewVersion) -> Added:
+    async def _keep(self, tenant: Tenant, who: Identity, package: Package, new: NewVersion, percent: int) -> Added:
         free, room = self._free(tenant), self._engine.room_for(tenant)
         documents = await self._documents(tenant.id) if room is not None else 0
         async with self._lock_of(tenant.id):
@@ -211,7 +226,7 @@ class Publishing(Deciding):
             try:
                 added = await self._versions.add(
                     tenant.id, new, free, who=who, charge=partial(self._charge, tenant), max_bytes=room,
-                    besides=documents,
+                    besides=documents, percent=percent,
                 )  # fmt: skip
                 await self._changed(tenant)
             except BaseException:

@@ -180,7 +180,7 @@ async def usage(
     /,
     *,
     csv: Annotated[
-        bool, Parameter(help="Print CSV: a line for every tenant, agent, key and day.", negative=())
+        bool, Parameter(help="Print CSV: a line for every tenant, agent, version, key and day.", negative=())
     ] = False,
     config: ConfigPath = None,
     as_json: AsJson = False,

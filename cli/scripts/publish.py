@@ -13,7 +13,7 @@ import trio
 from cyclopts import App, Parameter
 
 from agents.package import Root
-from agents.publishing.publish import Action, Deciding
+from agents.publishing.publish import SHARED, Action, Deciding
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, Exit, say, say_json, table, warn
@@ -23,9 +23,12 @@ from control.identity import Identity
 from control.records import SCOPES
 from control.store import open_configured
 from control.versions.grants import parse_grants
+from control.versions.share import ALL
 from engine.tenant import BoundLimits, Tenant, bind_limits
 
 Folder = Annotated[Path, Parameter(help="A folder with a manifest.toml or manifest.json, a script, and its files.")]
+# A float: cyclopts rounds a text to a whole number.
+Percent = Annotated[float, Parameter(help="Serve it to so many percent of the callers; below 100 it is a canary.")]
 _DIGEST_SHOWN = 12
 
 
@@ -33,9 +36,15 @@ def add_to(app: App, root: Root) -> None:
     """Add the commands on published versions to the commands of agents or of tools."""
 
     async def publish(
-        folder: Folder, /, *, tenant: TenantName = "default", config: ConfigPath = None, as_json: AsJson = False
+        folder: Folder,
+        /,
+        *,
+        percent: Percent = ALL,
+        tenant: TenantName = "default",
+        config: ConfigPath = None,
+        as_json: AsJson = False,
     ) -> None:
-        await _publish(root, folder, tenant, config, as_json=as_json)
+        await _publish(root, folder, percent, tenant, config, as_json=as_json)
 
     async def versions(
         name: str, /, *, tenant: TenantName = "default", config: ConfigPath = None, as_json: AsJson = False
@@ -62,13 +71,41 @@ def _changing(root: Root, action: Action) -> Callable[..., Awaitable[None]]:
         config: ConfigPath = None,
         as_json: AsJson = False,
     ) -> None:
-        async with deciding(config, tenant) as (decisions, whose, who):
-            _show(root, await decisions.change(whose, who, root, name, version, action), as_json=as_json)
+        await _change(root, action, name, version, ALL, tenant, config, as_json=as_json)
 
-    return change
+    async def share(
+        name: str,
+        version: str,
+        /,
+        *,
+        percent: Percent = ALL,
+        tenant: TenantName = "default",
+        config: ConfigPath = None,
+        as_json: AsJson = False,
+    ) -> None:
+        await _change(root, action, name, version, percent, tenant, config, as_json=as_json)
+
+    return share if action in SHARED else change
 
 
-async def _publish(root: Root, folder: Path, tenant: str, config: Path | None, *, as_json: bool) -> None:
+async def _change(
+    root: Root,
+    action: Action,
+    name: str,
+    version: str,
+    percent: float,
+    tenant: str,
+    config: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    async with deciding(config, tenant) as (decisions, whose, who):
+        _show(root, await decisions.change(whose, who, root, name, version, action, percent), as_json=as_json)
+
+
+async def _publish(
+    root: Root, folder: Path, percent: float, tenant: str, config: Path | None, *, as_json: bool
+) -> None:
     body = read_package(folder)
     name = body.get("name")
     if not isinstance(name, str):
@@ -76,7 +113,7 @@ async def _publish(root: Root, folder: Path, tenant: str, config: Path | None, *
     loaded = load(config)
     whose = await tenant_of(tenant, loaded)
     async with opened(loaded) as service:
-        published = await service.publishing.publish(whose, _console(whose), root, name, body)
+        published = await service.publishing.publish(whose, _console(whose), root, name, body, percent)
     for warning in published.version["warnings"]:
         warn(warning)
     _show(root, published.version, as_json=as_json)
@@ -149,6 +186,8 @@ def described(root: "Root", version: dict[str, Any]) -> str:
 def _state(version: dict[str, Any]) -> str:
     if version["deprecated"]:
         return "deprecated"
+    if 0 < version["percent"] < ALL:
+        return f"{'active' if version['active'] else 'canary'} for {version['percent']} %"
     if version["active"]:
         return "active"
     return "waits for approval" if version["asks"] else "inactive"

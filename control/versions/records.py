@@ -27,7 +27,10 @@ class VersionId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One published version. `root` is `agent` or `tool`; `grants` are those it requests; `size` is in bytes."""
+    """One published version. `root` is `agent` or `tool`; `grants` are those it requests; `size` is in bytes.
+
+    `percent` is the share of the callers that get it: 100 for an active version, less if it has a canary beside it.
+    """
 
     root: str
     name: str
@@ -40,6 +43,7 @@ class Version:
     approved_by: str | None
     active: bool
     deprecated: bool
+    percent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Standing:
             "digest": version.digest,
             "size": version.size,
             "active": version.active,
+            "percent": version.percent,
             "approved": version.approved_by is not None,
             "deprecated": version.deprecated,
             "published_at": shown_time(version.published_at),
@@ -97,9 +102,10 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class ActiveVersion:
-    """An active version. No other one ever has its number `n`.
+    """A version that is called: an active one, or a canary. No other one ever has its number `n`.
 
     `size` counts what is needed to call it, `whole` its content with the files beside the script, both in bytes.
+    `percent` is the share of the callers that a canary serves; 0 for the active version, which serves the others.
     """
 
     n: int
@@ -109,6 +115,7 @@ class ActiveVersion:
     digest: str
     size: int
     whole: int
+    percent: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The tables of versions, inside a connection.
 
 Content is addressed by its digest and stored once for each tenant. A version never changes; only its state does:
-approved, active, deprecated. At most one version of a name is active, which an index ensures.
+approved, active, deprecated. At most one version of a name is active, which an index ensures; at most one other is its
+canary (`canaries`).
 """
 
 import json
@@ -11,8 +12,10 @@ from typing import Any
 import apsw
 
 from control.identity import Identity
+from control.versions import canaries
 from control.versions.grants import Grants, beyond, beyond_of, joined, parse_grants, require_power
 from control.versions.records import ActiveVersion, Added, NewVersion, Standing, StoredVersion, Version, VersionId
+from control.versions.share import ALL
 from engine.errors import Code, LimitUse, Problem
 from sandbox.wire.limits import MIB
 from storage.lanes import rows
@@ -20,17 +23,23 @@ from storage.lanes import rows
 # Bounds for one tenant, and for one name: a flood of uploads ends here at the latest.
 MAX_NAMES = 1_000
 MAX_VERSIONS = 1_000
-# Bound on the active versions of one tenant, in bytes: they are read, parsed and kept in memory together.
+# Bound on the versions of one tenant that are called, active ones and canaries, in bytes: they are read, parsed and
+# kept in memory together.
 MAX_ACTIVE_BYTES = 32 * MIB
 
 _VERSION = (
     "v.root, v.name, v.version, v.digest, p.size, v.grants, v.published_at, v.published_by, v.approved_by, v.active, "
-    "v.deprecated"
+    "v.deprecated, CASE WHEN v.active THEN 100 - coalesce(c.percent, 0) WHEN v.version = c.version THEN c.percent "
+    "ELSE 0 END"
 )
 _WHICH = "WHERE tenant = ? AND root = ? AND name = ? AND version = ?"
 # Not length(): that reads and counts the characters of every text, this reads only the header of the row.
 _SAID_BYTES = "octet_length(said) + octet_length(grants)"
 _JOINED = "versions v JOIN packages p ON p.tenant = v.tenant AND p.digest = v.digest"
+_WITH_CANARIES = (
+    f"{_JOINED} LEFT JOIN canaries c ON c.tenant = v.tenant AND c.root = v.root AND c.name = v.name "
+    f"AND {canaries.HOLDS}"
+)
 _WITH_HEADS = f"{_JOINED} LEFT JOIN heads h ON h.tenant = v.tenant AND h.digest = v.digest"
 # What is read and cached of a version to call it. A package from before heads were stored counts whole.
 _ACTIVE_BYTES = f"coalesce(octet_length(h.head), p.size) + {_SAID_BYTES}"
@@ -87,7 +96,14 @@ def standings(db: apsw.Connection, tenant: str, found: Sequence[Version], free: 
 
 
 def add(
-    db: apsw.Connection, tenant: str, new: NewVersion, free: Grants, *, max_bytes: float | None, besides: int = 0
+    db: apsw.Connection,
+    tenant: str,
+    new: NewVersion,
+    free: Grants,
+    *,
+    max_bytes: float | None,
+    besides: int = 0,
+    percent: int = ALL,
 ) -> Added:
     """As `Versions.add`."""
     which = VersionId(tenant, new.root, new.name, new.version)
@@ -118,11 +134,11 @@ def add(
         (*which, new.digest, grants, said, new.at, new.by, None if asked else new.by),
     )
     if not asked:
-        _switch(db, which)
+        _serve(db, which, percent)
     return Added(Standing(existing(db, which), asked), True)
 
 
-def activate(db: apsw.Connection, which: VersionId, free: Grants) -> None:
+def activate(db: apsw.Connection, which: VersionId, free: Grants, percent: int) -> None:
     """As `Versions.activate`."""
     version = existing(db, which)
     _require_alive(version)
@@ -132,30 +148,32 @@ def activate(db: apsw.Connection, which: VersionId, free: Grants) -> None:
             f"version {version.version} of the {version.root} '{version.name}' asks for more than was approved "
             f"({asks}); approve it",
         )
-    _switch(db, which)
+    _serve(db, which, percent)
 
 
-def approve(db: apsw.Connection, which: VersionId, free: Grants, who: Identity) -> None:
+def approve(db: apsw.Connection, which: VersionId, free: Grants, who: Identity, percent: int) -> None:
     """As `Versions.approve`."""
     version = existing(db, which)
     require_power(standing(db, which.tenant, version, free).asks, operator=who.operator)
     _require_alive(version)
     db.execute(f"UPDATE versions SET approved_by = ? {_WHICH}", (who.actor, *which))
-    _switch(db, which)
+    _serve(db, which, percent)
 
 
 def deprecate(db: apsw.Connection, which: VersionId) -> None:
     """As `Versions.deprecate`."""
     existing(db, which)
     db.execute(f"UPDATE versions SET deprecated = 1, active = 0 {_WHICH}", which)
+    canaries.end_of_deprecated(db, which)
 
 
 def active(db: apsw.Connection, tenant: str) -> list[ActiveVersion]:
-    """Every active version of a tenant, tools before agents, ordered by name."""
+    """Every version of a tenant that is called: tools before agents, by name, an active one before its canary."""
     found = rows(
         db,
-        f"SELECT v.n, v.root, v.name, v.version, v.digest, {_ACTIVE_BYTES}, p.size FROM {_WITH_HEADS} "
-        "WHERE v.tenant = ? AND v.active ORDER BY v.root DESC, v.name",
+        f"SELECT v.n, v.root, v.name, v.version, v.digest, {_ACTIVE_BYTES}, p.size, called.percent "
+        f"FROM ({canaries.CALLED}) called JOIN {_WITH_HEADS} WHERE v.n = called.n "
+        "ORDER BY v.root DESC, v.name, called.percent",
         (tenant,),
     )
     return [ActiveVersion(*row) for row in found]
@@ -180,10 +198,11 @@ def stored(
 
 
 def mark(db: apsw.Connection, tenant: str) -> str:
-    """A text that changes with the tenant's set of active versions; "" if none is active."""
+    """A text that changes with the tenant's active versions and canaries; "" if none is active."""
     found = rows(
         db,
-        "SELECT root, name, version, digest FROM versions WHERE tenant = ? AND active ORDER BY root, name",
+        f"SELECT v.root, v.name, v.version, v.digest, called.percent FROM ({canaries.CALLED}) called "
+        "JOIN versions v ON v.n = called.n ORDER BY v.root, v.name, called.percent",
         (tenant,),
     )
     return json.dumps(found) if found else ""
@@ -207,22 +226,26 @@ def stored_bytes(db: apsw.Connection, tenant: str) -> int:
 
 
 def _active_bytes(db: apsw.Connection, tenant: str) -> int:
-    sql = f"SELECT coalesce(sum({_ACTIVE_BYTES}), 0) FROM {_WITH_HEADS} WHERE v.tenant = ? AND v.active"
-    return _count(db, sql, (tenant,))
+    sql = f"SELECT coalesce(sum({_ACTIVE_BYTES}), 0) FROM ({canaries.CALLED}) called JOIN {_WITH_HEADS} "
+    return _count(db, f"{sql} WHERE v.n = called.n", (tenant,))
 
 
-def _switch(db: apsw.Connection, which: VersionId) -> None:
-    """Activate this version.
+def _serve(db: apsw.Connection, which: VersionId, percent: int) -> None:
+    """Have so many percent of the callers get this version: all of them, or as a canary beside the active version.
 
-    Raises Problem quota_exceeded if the active versions would take more than the bound, and more than before: a tenant
-    that exceeded the bound when it was introduced may only shrink.
+    Raises Problem: conflict (`canaries.begin`), and quota_exceeded if what is called would take more than the bound,
+    and more than before: a tenant that exceeded the bound when it was introduced may only shrink.
     """
     tenant, root, name, version = which
     before = _active_bytes(db, tenant)
-    db.execute(
-        "UPDATE versions SET active = 0 WHERE tenant = ? AND root = ? AND name = ? AND active", (tenant, root, name)
-    )
-    db.execute(f"UPDATE versions SET active = 1 {_WHICH}", which)
+    if percent < ALL:
+        canaries.begin(db, which, percent)
+    else:
+        canaries.end(db, which)
+        db.execute(
+            "UPDATE versions SET active = 0 WHERE tenant = ? AND root = ? AND name = ? AND active", (tenant, root, name)
+        )
+        db.execute(f"UPDATE versions SET active = 1 {_WHICH}", which)
     if (used := _active_bytes(db, tenant)) > max(MAX_ACTIVE_BYTES, before):
         raise Problem(
             Code.QUOTA_EXCEEDED,
@@ -292,14 +315,18 @@ def _count(db: apsw.Connection, sql: str, bindings: Sequence[Any]) -> int:
 
 
 def _versions(db: apsw.Connection, where: str, bindings: Sequence[Any]) -> list[Version]:
-    return [_version(row) for row in rows(db, f"SELECT {_VERSION} FROM {_JOINED} WHERE v.tenant = ? {where}", bindings)]
+    return [
+        _version(row)
+        for row in rows(db, f"SELECT {_VERSION} FROM {_WITH_CANARIES} WHERE v.tenant = ? {where}", bindings)
+    ]
 
 
 def _version(row: Sequence[Any]) -> Version:
-    root, name, version, digest, size, grants, at, by, approved_by, is_active, deprecated = row
+    root, name, version, digest, size, grants, at, by, approved_by, is_active, deprecated, percent = row
     return Version(
-        root, name, version, digest, size, _grants(grants), at, by, approved_by, bool(is_active), bool(deprecated)
-    )
+        root, name, version, digest, size, _grants(grants), at, by, approved_by, bool(is_active), bool(deprecated),
+        percent,
+    )  # fmt: skip
 
 
 def _grants(text: str) -> Grants:

@@ -14,6 +14,7 @@ from control.identity import Identity
 from control.versions import contents, rows
 from control.versions.grants import Grants
 from control.versions.records import ActiveVersion, Added, NewVersion, StoredVersion, Version, VersionId
+from control.versions.share import ALL
 from engine.errors import Problem
 
 T = TypeVar("T")
@@ -25,8 +26,9 @@ class Versions:
     """The published versions of every tenant. Every method may raise Problem `unavailable`.
 
     `free` are the grants that need no approval; `who` is the sender, and the actor of the audit row. Changes return the
-    version's new entry in lists. A method that takes `charge` calls it with the CPU seconds that its work took in the
-    store's thread, also if that work raised.
+    version's new entry in lists. `percent` is the share of the callers that get the version: below 100 it becomes the
+    canary of its name, beside the version that is active. A method that takes `charge` calls it with the CPU seconds
+    that its work took in the store's thread, also if that work raised.
     """
 
     def __init__(self, database: Database, audit: AuditLog) -> None:
@@ -34,9 +36,9 @@ class Versions:
         self._audit = audit
 
     async def active(self, tenant: str, known: str | None = None) -> tuple[str, list[ActiveVersion]]:
-        """The mark of the active set, and every active version: tools before agents, ordered by name.
+        """The mark of what is called, and every active version and canary: tools before agents, ordered by name.
 
-        The mark is a text that changes with the set of active versions; "" if none is active. The list is empty if the
+        The mark is a text that changes with these and their shares; "" if none is active. The list is empty if the
         mark is `known`.
         """
 
@@ -112,54 +114,77 @@ class Versions:
         charge: Charge,
         max_bytes: float | None,
         besides: int = 0,
+        percent: int = ALL,
     ) -> Added:
         """Store a version, and activate it if it requests no new grants. The same content again changes nothing.
 
         `max_bytes` bounds the tenant's packages together with `besides`, the bytes that it has stored elsewhere.
-        Raises Problem: conflict (other content, or a name that differs only in case), quota_exceeded, not_found (the
-        tenant no longer exists).
+        Raises Problem: conflict (other content, a name that differs only in case, or a canary without an active version
+        beside it), quota_exceeded, not_found (the tenant no longer exists).
         """
 
         def add(db: apsw.Connection) -> Added:
-            return rows.add(db, tenant, new, free, max_bytes=max_bytes, besides=besides)
+            return rows.add(db, tenant, new, free, max_bytes=max_bytes, besides=besides, percent=percent)
 
         which = VersionId(tenant, new.root, new.name, new.version)
-        return await self._act("publish", which, who, add, charge)
+        return await self._act("publish", which, who, add, charge, percent)
 
     async def refuse(self, which: VersionId, problem: Problem, *, who: Identity) -> None:
         """Write the audit row of an upload that was refused before `add` was called."""
         await self._audit.note_refusal(who.actor, f"{which.root}.publish", str(which), which.tenant, problem)
 
-    async def activate(self, which: VersionId, free: Grants, *, who: Identity, charge: Charge) -> dict[str, Any]:
-        """Make this version the one that is called.
+    async def activate(
+        self, which: VersionId, free: Grants, *, who: Identity, charge: Charge, percent: int = ALL
+    ) -> dict[str, Any]:
+        """Make this version the one that is called, or the canary.
 
-        Raises Problem: not_found, conflict (it is deprecated, or requests more than was approved), quota_exceeded.
+        Raises Problem: not_found, conflict (it is deprecated, requests more than was approved, or has no other active
+        version beside it), quota_exceeded.
         """
-        return await self._change("activate", which, free, lambda db: rows.activate(db, which, free), who, charge)
 
-    async def approve(self, which: VersionId, free: Grants, *, who: Identity, charge: Charge) -> dict[str, Any]:
+        def change(db: apsw.Connection) -> None:
+            rows.activate(db, which, free, percent)
+
+        return await self._change("activate", which, free, change, who, charge, percent)
+
+    async def approve(
+        self, which: VersionId, free: Grants, *, who: Identity, charge: Charge, percent: int = ALL
+    ) -> dict[str, Any]:
         """Grant everything that the version requests, and activate it.
 
-        Raises Problem: not_found, forbidden (what only the operator may grant), conflict (deprecated), quota_exceeded.
+        Raises Problem: not_found, forbidden (what only the operator may grant), conflict (as `activate`),
+        quota_exceeded.
         """
-        return await self._change("approve", which, free, lambda db: rows.approve(db, which, free, who), who, charge)
+
+        def change(db: apsw.Connection) -> None:
+            rows.approve(db, which, free, who, percent)
+
+        return await self._change("approve", which, free, change, who, charge, percent)
 
     async def deprecate(self, which: VersionId, free: Grants, *, who: Identity, charge: Charge) -> dict[str, Any]:
         """Take the version out of service permanently, with the grants approved for it. Raises Problem not_found."""
         return await self._change("deprecate", which, free, lambda db: rows.deprecate(db, which), who, charge)
 
     async def _change(
-        self, verb: str, which: VersionId, free: Grants, change: Work[None], who: Identity, charge: Charge
+        self,
+        verb: str,
+        which: VersionId,
+        free: Grants,
+        change: Work[None],
+        who: Identity,
+        charge: Charge,
+        percent: int = ALL,
     ) -> dict[str, Any]:
         def work(db: apsw.Connection) -> dict[str, Any]:
             change(db)
             return rows.standing(db, which.tenant, rows.existing(db, which), free).as_json()
 
-        return await self._act(verb, which, who, work, charge)
+        return await self._act(verb, which, who, work, charge, percent)
 
-    async def _act(self, verb: str, which: VersionId, who: Identity, work: Work[T], charge: Charge) -> T:
+    async def _act(self, verb: str, which: VersionId, who: Identity, work: Work[T], charge: Charge, percent: int) -> T:
+        target = str(which) if percent == ALL else f"{which} {percent}%"
         with _timed(work, charge) as timed:
-            return await self._audit.act(who.actor, f"{which.root}.{verb}", str(which), which.tenant, timed)
+            return await self._audit.act(who.actor, f"{which.root}.{verb}", target, which.tenant, timed)
 
 
 @contextmanager

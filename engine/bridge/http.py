@@ -322,7 +322,7 @@ class _Record:
         if error is not None and self.decision == "allowed":
             failed = str(error) if isinstance(error, CallRefused | NoRoom) else type(error).__name__
         log.info(
-            "egress", tenant=run.tenant.id, script=run.name, run_id=self._context.run_id, method=self._request.method,
+            "egress", tenant=run.tenant.id, script=run.label, run_id=self._context.run_id, method=self._request.method,
             host=target.host, port=target.port, address=trace.address, decision=self.decision, status=trace.status,
             bytes_in=trace.bytes_in, bytes_out=trace.bytes_out,
             wall_ms=round((time.perf_counter() - self._started) * 1000, 1), failed=failed,

@@ -221,13 +221,18 @@ def _error(status: int, codes: Sequence[Code]) -> dict[str, Any]:
     return found
 
 
+# What a part of a path may be. Names have fewer characters than these: a path with others is a path without a route
+# (`target`).
+_PART = "^[A-Za-z0-9_][A-Za-z0-9._~+-]*$"
+_PARTS = {"secret": "^[A-Za-z_][A-Za-z0-9_]*$"}
+
+
 def _in_path(name: str) -> dict[str, Any]:
     if name == "path":
         about = "The path of a file. It may have slashes, which are not escaped."
         return {"name": name, "in": "path", "required": True, "schema": TEXT, "description": about}
-    # Wider than the rule of names: a path with any other character has no route (`target`).
-    return {"name": name, "in": "path", "required": True,
-            "schema": {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._~+-]*$", "maxLength": 64}}  # fmt: skip
+    schema = {"type": "string", "pattern": _PARTS.get(name, _PART), "maxLength": 64}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def _in_query(parameter: Parameter) -> dict[str, Any]:
@@ -247,6 +252,7 @@ def _tool(tool: ToolInfo, flat: bool, keyed: bool) -> dict[str, Any]:
         tool.title or f"Call {tool.name}",
         {200: {JSON: {"anyOf": [returns, inside]} if flat else inside}},
         flat_or_wrapped(_own_schema(tool.parameters)),
+        needs_body=bool(tool.parameters.get("required")),
         query=(AGENT, ENVELOPE) if flat else (AGENT,),
         codes=OPERATIONS["POST /tools/<name>"].codes,
     )
@@ -267,6 +273,7 @@ def _agent(agent: AgentInfo, keyed: bool) -> dict[str, Any]:
                 "required": [each.name for each in agent.arguments if each.required],
             }
         ),
+        needs_body=any(each.required for each in agent.arguments),
         codes=OPERATIONS["POST /agents/<name>/prompt"].codes,
     )
     return _own(operation, "prompt", agent.name, agent.description, keyed)

@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code
-from server.rest.shapes import ANY_OBJECT, TEXT, Schema, body, listing, maybe, object_of, ref
+from server.rest.shapes import (
+    ANY_OBJECT,
+    MOMENT,
+    PERCENT,
+    QUERY_TEXT,
+    TEXT,
+    Schema,
+    body,
+    listing,
+    maybe,
+    object_of,
+    ref,
+)
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -80,18 +92,19 @@ def wrapped(key: str, inner: Schema) -> Schema:
     return body({key: inner})
 
 
-AGENT = Parameter("agent", TEXT, "Limits the tools to those that this agent may use.")
+AGENT = Parameter("agent", QUERY_TEXT, "Limits the tools to those that this agent may use.")
 ENVELOPE = Parameter(
     "envelope", {"enum": ["flat", "wrapped"]}, 'Whether `search`, `get` and `sources` answer `{"result": ...}`, too.'
 )
-_TENANT = Parameter("tenant", TEXT, "With the operator's key: the tenant to act for.")
-_SINCE = Parameter("since", TEXT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
+_TENANT = Parameter("tenant", QUERY_TEXT, "With the operator's key: the tenant to act for.")
+_SINCE = Parameter("since", MOMENT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most this many rows, the newest.")
 _AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "At most this many rows.")
-_BEFORE = Parameter("before", TEXT, "The `before` of an answer, for the page of older rows.")
+_BEFORE = Parameter("before", QUERY_TEXT, "The `before` of an answer, for the page of older rows.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
-_PATH = Parameter("path", TEXT, "The path of the file in the package.", required=True)
+_PERCENT = Parameter("percent", PERCENT, "The share of the callers that get the version, if it needs no approval.")
+_PATH = Parameter("path", {**QUERY_TEXT, "minLength": 1}, "The path of the file in the package.", required=True)
 
 _FILE: Mapping[int, Mapping[str, Schema | None]] = {200: {"text/plain": TEXT}}
 _USAGE: Mapping[int, Mapping[str, Schema | None]] = {200: {JSON: ref("Usage"), "text/csv": TEXT}}
@@ -106,7 +119,7 @@ def _publishing(root: str) -> dict[str, Operation]:
         f"PUT /{root}/<name>": Operation(
             f"Publish a version of {one}",
             {status: {JSON: ref("Version")} for status in (200, 201, 202)},
-            ref("Package"), needs_body=True, codes=(Code.CONFLICT, Code.TOO_LARGE, *_SCRIPT),
+            ref("Package"), needs_body=True, query=(_PERCENT,), codes=(Code.CONFLICT, Code.TOO_LARGE, *_SCRIPT),
         ),
         f"GET /{root}/<name>/versions": Operation(
             f"List the published versions of {one}", _json(listing("versions", ref("Version"))), tagged=True
@@ -119,10 +132,11 @@ def _publishing(root: str) -> dict[str, Operation]:
         ),
         f"GET {version}/files/<path:path>": Operation("A file of a published version", _FILE, tagged=True),
         f"POST {version}/activate": Operation(
-            "Make a version the active one", _json(ref("Version")), codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED)
+            "Make a version the active one, or a canary", _json(ref("Version")), ref("Share"),
+            codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED),
         ),
         f"POST {version}/approve": Operation(
-            "Approve all that a version requests, and activate it", _json(ref("Version")),
+            "Approve all that a version requests, and activate it", _json(ref("Version")), ref("Share"),
             codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED),
         ),
         f"POST {version}/deprecate": Operation("Take a version out of service for good", _json(ref("Version"))),
@@ -198,6 +212,6 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /admin/audit": Operation(
         "The audit log of all tenants", _json(listing("audit", ref("AuditRow"))),
-        query=(Parameter("tenant", TEXT, "Rows of this tenant alone."), _SINCE, _LIMIT),
+        query=(Parameter("tenant", QUERY_TEXT, "Rows of this tenant alone."), _SINCE, _LIMIT),
     ),
 }  # fmt: skip

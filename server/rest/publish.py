@@ -1,10 +1,12 @@
 """The publishing part of REST: `PUT /agents/NAME`, `PUT /tools/NAME`, and actions on their versions."""
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
 from agents.package import Root
-from agents.publishing.publish import SCOPE, Action
+from agents.publishing.publish import SCOPE, SHARED, Action
+from control.versions.share import ALL
 from engine.errors import Code, Problem
 from server.http.asgi import Exchange
 from server.http.body import read_object
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from agents.service import Service
 
 _PATHS: tuple[tuple[str, Root], ...] = (("agents", "agent"), ("tools", "tool"))
+# A number in a query; any other text is refused as it is.
+_WHOLE = re.compile("[0-9]{1,3}", re.ASCII)
 _NEED = {"publish": Need.PUBLISH, "admin": Need.ADMIN}
 
 
@@ -48,7 +52,11 @@ def _check_share(exchange: Exchange) -> None:
 
 async def _publish(service: "Service", root: Root, exchange: Exchange, name: str) -> Answer:
     body = await read_object(exchange)
-    published = await service.publishing.publish(exchange.tenant, exchange.identity, root, name, body)
+    given = exchange.params.get("percent")
+    percent = int(given) if given is not None and _WHOLE.fullmatch(given) else given
+    published = await service.publishing.publish(
+        exchange.tenant, exchange.identity, root, name, body, ALL if percent is None else percent
+    )
     # 200: the version exists already; 202: stored, pending approval; 201: stored and active.
     return json_answer(published.version, 200 if not published.created else 202 if published.waits else 201)
 
@@ -86,7 +94,12 @@ async def _file(
 async def _change(
     service: "Service", root: Root, action: Action, exchange: Exchange, name: str, version: str
 ) -> Answer:
-    if await read_object(exchange):
-        raise Problem(Code.BAD_REQUEST, "this takes no body: the URL names the version")
-    changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action)
+    if "percent" in exchange.params:  # ignored, it would have every caller get the version
+        raise Problem(Code.BAD_REQUEST, 'percent is in the body of this request: {"percent": 10}')
+    body = await read_object(exchange)
+    percent = body.pop("percent", ALL) if action in SHARED else ALL
+    if body:
+        takes = "percent alone" if action in SHARED else "no body"
+        raise Problem(Code.BAD_REQUEST, f"this takes {takes}: the URL names the version")
+    changed = await service.publishing.change(exchange.tenant, exchange.identity, root, name, version, action, percent)
     return json_answer(changed)

@@ -7,12 +7,16 @@ closed; bodies that refuse unknown keys are.
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from agents.agent import AgentInfo, AgentPrompt
 from agents.tool import ToolInfo
 from control.records import SCOPES
+from control.versions.share import ALL
+from engine.config import QuotaTable
 from engine.errors import Code
 from engine.quota import QUOTAS
-from engine.usage import Sums
+from engine.usage import CUTS, Sums
 from sandbox.wire.limits import SPECS
 
 Schema = Mapping[str, Any]
@@ -23,6 +27,17 @@ NUMBER: Schema = {"type": "number"}
 BOOL: Schema = {"type": "boolean"}
 TIME: Schema = {"type": "string", "format": "date-time"}
 ANY_OBJECT: Schema = {"type": "object"}
+# What a query may hold: no control characters.
+QUERY_TEXT: Schema = {"type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f]*$"}
+# A period before now, a date or a time.
+MOMENT: Schema = {
+    "anyOf": [
+        {"type": "string", "pattern": "^[0-9]{1,9}[smhdw]$"},
+        {"type": "string", "format": "date"},
+        {"type": "string", "format": "date-time"},
+    ]
+}
+TENANT_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
 
 
 def ref(name: str) -> Schema:
@@ -77,15 +92,24 @@ _GRANTS: Mapping[str, Schema] = {
     "limits": table(NUMBER),
 }
 _VERSION: Mapping[str, Schema] = {
-    "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": BOOL, "approved": BOOL, "deprecated": BOOL,
+    "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": BOOL,
+    "percent": {"type": "integer", "minimum": 0, "maximum": ALL}, "approved": BOOL, "deprecated": BOOL,
     "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": object_of(_GRANTS),
     "asks": {"type": "object", "properties": _GRANTS},
 }  # fmt: skip
+# The share of the callers that a request gives a version: all of them, or that of a canary.
+PERCENT: Schema = {"type": "integer", "minimum": 1, "maximum": ALL}
 _KEY: Mapping[str, Schema] = {
     "id": TEXT, "tenant": TEXT, "prefix": TEXT, "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
     "created_at": TIME, "expires_at": maybe(TIME), "revoked_at": maybe(TIME),
 }  # fmt: skip
 _QUOTAS = table(NUMBER)
+_OF_A_TENANT: Mapping[str, Schema] = {
+    "quotas": TypeAdapter(QuotaTable).json_schema(),
+    "ceilings": body({}, {name: {"type": "integer" if spec.integral else "number", "exclusiveMinimum": 0}
+                          for name, spec in SPECS.items()}),
+    "weight": {"type": "number", "minimum": 0.01, "maximum": 100},
+}  # fmt: skip
 _TENANT: Mapping[str, Schema] = {
     "name": TEXT, "state": {"enum": ["active", "suspended"]}, "created_at": TIME, "quotas": _QUOTAS,
     "ceilings": table(NUMBER), "weight": NUMBER,
@@ -120,7 +144,7 @@ COMPONENTS: Mapping[str, Schema] = {
         {
             "total": object_of(_SUMS),
             **{f"by_{what}": {"type": "array", "items": object_of({what: TEXT, **_SUMS})}
-               for what in ("agent", "key", "day")},
+               for what in CUTS},
         }
     ),
     "Tool": ToolInfo.model_json_schema(mode="serialization"),
@@ -142,6 +166,7 @@ COMPONENTS: Mapping[str, Schema] = {
             },
         ),
     },
+    "Share": body({}, {"percent": PERCENT}),
     "Version": object_of(_VERSION, {"warnings": {"type": "array", "items": TEXT}}),
     "WholeVersion": object_of(
         {
@@ -153,8 +178,8 @@ COMPONENTS: Mapping[str, Schema] = {
         }
     ),
     "Tenant": object_of(_TENANT),
-    "NewTenant": body({"name": TEXT}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
-    "TenantChange": body({}, {"quotas": ANY_OBJECT, "ceilings": ANY_OBJECT, "weight": NUMBER}),
+    "NewTenant": body({"name": TENANT_NAME}, _OF_A_TENANT),
+    "TenantChange": body({}, _OF_A_TENANT),
     "Deletion": object_of({"tenant": TEXT, "removed": table(WHOLE), "left": table(WHOLE)}),
     "Key": object_of(_KEY),
     "NewKey": body({}, {"scopes": {"type": "array", "items": {"enum": list(SCOPES)}, "minItems": 1},
@@ -162,7 +187,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "MadeKey": object_of({**_KEY, "key": {**TEXT, "description": "The text of the key, shown this once."}}),
     "Secret": object_of({"name": TEXT, "tenant": TEXT, "hosts": {"type": "array", "items": TEXT}, "created_at": TIME,
                          "updated_at": TIME}),
-    "NewSecret": body({"value": TEXT, "hosts": {"type": "array", "items": TEXT}}),
+    "NewSecret": body({"value": {**TEXT, "minLength": 1}, "hosts": {"type": "array", "items": TEXT, "minItems": 1}}),
     "AuditRow": object_of({"at": TIME, "actor": TEXT, "action": TEXT, "target": TEXT, "outcome": TEXT,
                            "tenant": maybe(TEXT)}),
     "RpcMessage": object_of({"jsonrpc": {"const": "2.0"}}, {"id": {}, "method": TEXT, "params": ANY_OBJECT,

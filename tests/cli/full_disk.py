@@ -102,7 +102,7 @@ async def while_open(fill: Callable[[], None], found: "list[dict[str, Any]]") ->
         await control.tenants.create("acme", actor="cli")
         acme = await control.tenants.for_runs("acme")
         documents = [NewDocument(source_id=f"{n}", body=WORDS, chunks=(WORDS,), digest="d") for n in range(3)]
-        ran: Any = SimpleNamespace(tenant=acme, root="agent", name="a")
+        ran: Any = SimpleNamespace(tenant=acme, root="agent", label="a")
         packages = {kind: read_package(Path(kind)) for kind in ("agent", "tool")}
         console, publish = _console(acme), service.publishing.publish
         doings: dict[str, Callable[[], Awaitable[object]]] = {

@@ -81,6 +81,35 @@ def test_a_folder_is_published_approved_and_taken_back(project: Path, engine: En
     assert (gone.code, "unknown agent" in gone.err) == (2, True)
 
 
+def test_a_version_is_served_to_a_share_of_the_callers_until_one_is_activated(project: Path, engine: Engine) -> None:
+    for version in ("1", "2"):
+        write(project, version)
+        assert engine("agent", "publish", "pkg").code == 0
+    shared = engine("agent", "activate", "helper", "1", "--percent", "25")
+    assert (shared.code, shared.out.split("): ")[1]) == (0, "canary for 25 %\n")
+    listed = engine("agent", "versions", "helper").out
+    assert [" ".join(line.split()[:4]) for line in listed.splitlines()[1:]] == [
+        "2 active for 75", "1 canary for 25",
+    ]  # fmt: skip
+    assert [each["percent"] for each in engine("agent", "versions", "helper", "--json").json["versions"]] == [75, 25]
+    for wrong in ("0", "101", "-1", "1.5"):
+        refused = engine("agent", "activate", "helper", "1", f"--percent={wrong}")
+        assert (refused.code, refused.err) == (
+            1, f"error: percent must be a whole number from 1 to 100, which is every caller; got {wrong}\n",
+        ), wrong  # fmt: skip
+    for wrong in ("true", "half", ""):
+        assert engine("agent", "activate", "helper", "1", f"--percent={wrong}").code == 2, wrong
+    assert engine("agent", "deprecate", "helper", "1", "--percent", "5").code == 2, "it takes no share"
+    assert ": active\n" in engine("agent", "activate", "helper", "2").out
+    write(project, "3")
+    assert engine("agent", "publish", "pkg", "--percent", "10", "--json").json["percent"] == 10
+    write(project, "4", '[grants]\nhosts = ["10.0.0.5"]\n')
+    assert engine("agent", "publish", "pkg", "--percent", "10", "--json").json["percent"] == 0
+    assert "canary for 20 %" in engine("agent", "approve", "helper", "4", "--percent", "20").out
+    audited = [line.split() for line in engine("audit").out.splitlines()]
+    assert ["agent.approve", "helper", "4", "20%"] in [[*line[2:6]] for line in audited], audited
+
+
 def test_what_a_version_changes_is_shown_before_it_is_approved(project: Path, engine: Engine) -> None:
     write(project, "1")
     assert engine("agent", "publish", "pkg").code == 0

@@ -88,6 +88,14 @@ async def test_a_tenant_that_was_created_is_listed_with_what_was_said_for_it(ope
         assert known.quotas == {"burst": 5}
 
 
+async def test_a_whole_number_may_be_written_with_a_fraction_of_zero(control: ControlStore) -> None:
+    made = await control.tenants.create(
+        "acme", actor="cli", quotas={"burst": 5.0, "requests_per_second": 2.0}, ceilings={"memory_bytes": 1024.0}
+    )
+    assert made.as_json()["quotas"] == {"burst": 5, "requests_per_second": 2}
+    assert str(made.quotas["burst"]) == "5"
+
+
 @pytest.mark.parametrize("name", ["ACME", "acme", "Acme"])
 async def test_a_name_that_differs_in_case_alone_is_taken(control: ControlStore, name: str) -> None:
     await control.tenants.create("acme", actor="cli")
@@ -108,6 +116,8 @@ async def test_a_name_that_could_not_be_a_file_or_would_fold_into_another_is_ref
         ({"quotas": {"brst": 1}}, "did you mean 'burst'?"),
         ({"quotas": {"burst": 0}}, "quota burst"),
         ({"quotas": {"burst": 1.5}}, "quota burst"),
+        ({"quotas": {"burst": 1e300}}, "quota burst"),
+        ({"quotas": {"burst": float("inf")}}, "quota burst"),
         ({"quotas": {"concurrent_runs": None}}, "a quota is a number"),
         ({"quotas": {"stored_bytes": True}}, "quota stored_bytes"),
         ({"ceilings": {"timeout": 1}}, "did you mean 'timeout_s'?"),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,14 +22,14 @@ usages = st.builds(
 )  # fmt: skip
 runs = st.lists(
     st.tuples(
-        st.sampled_from(["acme", "other"]), st.sampled_from(["one", "two"]), st.sampled_from([None, "k1", "k2"]),
-        st.sampled_from(list(Outcome)), usages, st.integers(0, 3 * 86_400),
+        st.sampled_from(["acme", "other"]), st.sampled_from(["one", "two", "two@1", "two@2"]),
+        st.sampled_from([None, "k1", "k2"]), st.sampled_from(list(Outcome)), usages, st.integers(0, 3 * 86_400),
     )
 )  # fmt: skip
 
 
 def noted(book: Book, tenant: str, name: str, key: str | None, outcome: Outcome, usage: Usage) -> None:
-    request: Any = SimpleNamespace(tenant=Tenant(tenant, key=key), root="agent", name=name)
+    request: Any = SimpleNamespace(tenant=Tenant(tenant, key=key), root="agent", label=name)
     book.note(request, outcome, usage)
 
 
@@ -62,6 +63,9 @@ def test_every_cut_through_the_sums_is_the_sum_of_the_runs(
         for cut in ("by_agent", "by_day"):
             assert sum(row["runs"] for row in shown[cut]) == len(own)
             assert sum(row["bytes_in"] for row in shown[cut]) == shown["total"]["bytes_in"]
+        assert {row["agent"] for row in shown["by_agent"]} <= {"agent:one", "agent:two"}
+        versions = {row["version"]: row["runs"] for row in shown["by_version"]}
+        assert versions == Counter(f"agent:{run[1]}" for run in own if "@" in run[1])
         assert sum(row["runs"] for row in shown["by_key"]) == sum(run[2] is not None for run in own)
 
 
@@ -93,8 +97,9 @@ def test_together_leaves_what_it_is_given_as_it_was() -> None:
 def test_the_table_has_a_line_for_everything_and_no_cell_that_a_spreadsheet_would_run() -> None:
     sheet = {
         Account("=cmd()", "agent:-x", "", "2026-01-31"): summed(Outcome.OK, Usage(cpu_s=0.5)),
-        Account("acme", "agent:one", "k1", "2026-01-31"): summed(Outcome.TIMEOUT, Usage()),
+        Account("acme", "agent:one@-2", "k1", "2026-01-31"): summed(Outcome.TIMEOUT, Usage()),
     }
     rows = list(csv.DictReader(io.StringIO(as_csv(sheet))))
     assert [row["tenant"] for row in rows] == ["'=cmd()", "acme"]
+    assert [(row["agent"], row["version"]) for row in rows] == [("agent:-x", ""), ("agent:one", "'-2")]
     assert (rows[0]["cpu_ms"], rows[0]["outcome_ok"], rows[1]["outcome_timeout"]) == ("500.0", "1", "1")

@@ -310,6 +310,24 @@ async def test_what_a_tenant_writes_into_its_tools_leads_to_no_schema_of_others(
     assert not takes.is_valid({'a"b': 1, "c": "z"})
 
 
+async def test_a_body_is_required_where_an_empty_one_would_be_refused() -> None:
+    service = FakeService()
+    schema = {"type": "object", "properties": {"a": {}}, "required": ["a"]}
+    service.tools = {
+        name: ToolInfo(name=name, description="", builtin=False, parameters=parameters)
+        for name, parameters in (("some", schema), ("none", {"type": "object"}))
+    }
+    service.agents = {
+        name: AgentInfo(name=name, description="", tools=(), source="lua", arguments=(given,))
+        for name, given in (("some", AgentArgument(name="a", required=True)), ("none", AgentArgument(name="a")))
+    }
+    async with serving(service) as running:
+        paths = (await described(running))["paths"]
+    for path in ("/tools/%s", "/agents/%s/prompt"):
+        required = [paths[path % name]["post"]["requestBody"]["required"] for name in ("some", "none")]
+        assert required == [True, False], path
+
+
 # ---- lists that have not changed --------------------------------------------------------------------------------
 
 
