@@ -76,10 +76,12 @@ _GRANTS: Mapping[str, Schema] = {
     **{kind: {"type": "array", "items": TEXT} for kind in ("hosts", "secrets", "env", "tools")},
     "limits": table(NUMBER),
 }
+# Only where it is requested.
+_KV: Mapping[str, Schema] = {"kv": YES}
 _VERSION: Mapping[str, Schema] = {
     "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": YES, "approved": YES, "deprecated": YES,
-    "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": closed_to(_GRANTS),
-    "asks": {"type": "object", "properties": _GRANTS},
+    "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": closed_to(_GRANTS, _KV),
+    "asks": {"type": "object", "properties": {**_GRANTS, **_KV}},
 }  # fmt: skip
 _KEY: Mapping[str, Schema] = {
     "id": TEXT, "tenant": TEXT, "prefix": TEXT, "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
@@ -138,7 +140,7 @@ COMPONENTS: Mapping[str, Schema] = {
             {
                 "name": TEXT, "kind": TEXT, "tools": maybe({"type": "array", "items": TEXT}),
                 "arguments": maybe({"type": "array", "items": ANY_OBJECT}),
-                "grants": maybe({"type": "object", "properties": _GRANTS, "additionalProperties": False}),
+                "grants": maybe(body({}, {**_GRANTS, **_KV})),
                 "config": maybe(ANY_OBJECT),
             },
         ),
