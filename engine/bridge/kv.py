@@ -1,5 +1,6 @@
 """`kv.get`, `kv.set`, `kv.delete`, `kv.list`, `kv.incr`: the keys of a script, which outlive its runs."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -10,10 +11,10 @@ from engine.quota import Exceeded
 from engine.run import RunRequest
 from engine.values import encode_value, is_plain
 from storage.kv import KvStore, open_kv
-from storage.kv_rows import INT64, Changed, KvError, KvFull, Place
+from storage.kv_rows import INT64, Changed, KvError, KvFull, Listed, Place
 
 # The store comes through here for what is above: none of that knows where it is kept.
-__all__ = ["FAMILY", "GRANTS", "KvError", "KvStore", "functions", "open_kv"]
+__all__ = ["FAMILY", "GRANTS", "KvError", "KvStore", "Listed", "Place", "functions", "open_kv"]
 
 GET, SET, DELETE, LIST, INCR = "kv.get", "kv.set", "kv.delete", "kv.list", "kv.incr"
 GRANTS = frozenset({GET, SET, DELETE, LIST, INCR})
@@ -27,9 +28,8 @@ MAX_LISTED = 1000
 LISTED = 100
 # Bound on one tenant's calls under way: a transaction has places for the changes of several tenants.
 AT_ONCE = 64
-# CPU time for each byte of a value, to check and encode it (measured: numbers of a byte each cost most).
-VALUE_BYTE_S = 40e-9
-SMALL_VALUE = 1024
+# CPU time for a value up to this is within the flat charge for each call.
+SMALL_S = 50e-6
 
 
 class GetArguments(msgspec.Struct):
@@ -155,11 +155,13 @@ def _encoded(context: HostContext, value: Any) -> bytes:
     """The value as it is stored: plain data within its bound."""
     if value is None:
         raise CallRefused("value is null, which a key cannot have; kv.delete removes a key")
-    if not is_plain(value, context.request.limits.values.value_depth):
+    began_s = time.thread_time()
+    plain = is_plain(value, context.request.limits.values.value_depth)
+    encoded = encode_value(value) if plain else b""
+    if (took_s := time.thread_time() - began_s) > SMALL_S:
+        context.worked(took_s)
+    if not plain:
         raise CallRefused("value is not JSON data, or is nested too deep")
-    encoded = encode_value(value)
-    if len(encoded) > SMALL_VALUE:
-        context.worked(len(encoded) * VALUE_BYTE_S)
     if len(encoded) > MAX_VALUE_BYTES:
         raise CallRefused(f"value has {len(encoded)} bytes, encoded as MessagePack; the most is {MAX_VALUE_BYTES}")
     return encoded

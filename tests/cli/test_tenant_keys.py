@@ -74,6 +74,41 @@ def test_an_export_has_them_and_an_import_brings_them_back(engine: Engine, tmp_p
     assert values_in(tmp_path).keys() == expected.keys()
 
 
+def test_the_command_line_lists_prints_sets_and_deletes_keys(engine: Engine) -> None:
+    whose = ("agent:helper", "--tenant", "acme")
+    listed = engine("kv", "list", *whose, "--json").json["keys"]
+    assert [(each["key"], each["expires_at"]) for each in listed] == [(key, None) for key in ("a", "b", "é\0")]
+    assert engine("kv", "list", *whose, "--prefix", "b").out.split()[:5] == ["KEY", "BYTES", "VERSION", "EXPIRES", "b"]
+    assert "é\\x00" in engine("kv", "list", *whose).out
+    assert engine("kv", "get", "agent:helper", "a", "--tenant", "acme").json == VALUES["a"]
+    assert engine("kv", "set", "agent:helper", "new", '{"x": 1}', "--ttl", "60", "--tenant", "acme").code == 0
+    assert engine("kv", "get", "agent:helper", "new", "--tenant", "acme").json == {"x": 1}
+    assert engine("kv", "list", *whose, "--prefix", "new", "--json").json["keys"][0]["expires_at"] is not None
+    assert engine("kv", "delete", "agent:helper", "new", "--tenant", "acme").out == "Deleted: new of agent:helper\n"
+    assert engine("kv", "list", "tool:helper", "--tenant", "acme", "--json").json == {"keys": []}
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("get agent:helper none --tenant acme", 1, "agent:helper has no key 'none'"),
+        ("delete agent:helper none --tenant acme", 1, "agent:helper has no key 'none'"),
+        ("get helper a", 2, "expected agent:NAME or tool:NAME"),
+        ("list agent:../x", 2, "expected agent:NAME or tool:NAME"),
+        ("list agent:helper --tenant ghost", 2, "unknown tenant 'ghost'"),
+        (f"get agent:helper {'k' * 513}", 2, "a key has 1 to 512 bytes, this one 513"),
+        ("set agent:helper a text", 2, "the value is not JSON"),
+        ("set agent:helper a null", 2, "a value is JSON data but null"),
+        ("set agent:helper a NaN", 2, "a value is JSON data but null"),
+        ("set agent:helper a 1 --ttl 0", 2, "--ttl: expected seconds above 0, got 0"),
+    ],
+)
+def test_what_the_command_line_cannot_do_is_one_line(engine: Engine, command: str, code: int, said: str) -> None:
+    ended = engine("kv", *command.split())
+    assert (ended.code, ended.err.count("\n")) == (code, 1)
+    assert said in ended.err
+
+
 def test_a_back_up_is_a_store_with_all_keys(engine: Engine, tmp_path: Path) -> None:
     assert "engine.kv.sqlite" in engine("tenant", "backup", "copies").out
     copy = tmp_path / "copies" / "engine.kv.sqlite"
