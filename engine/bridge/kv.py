@@ -10,11 +10,11 @@ from engine.bridge.families import Family, Host
 from engine.quota import Exceeded
 from engine.run import RunRequest
 from engine.values import encode_value, is_plain
-from storage.kv import KvStore, open_kv
+from storage.kv import KvStore, count_keys, open_kv
 from storage.kv_rows import INT64, Changed, KvError, KvFull, Listed, Place
 
 # The store comes through here for what is above: none of that knows where it is kept.
-__all__ = ["FAMILY", "GRANTS", "KvError", "KvStore", "Listed", "Place", "functions", "open_kv"]
+__all__ = ["FAMILY", "GRANTS", "KvError", "KvStore", "Listed", "Place", "count_keys", "functions", "open_kv"]
 
 GET, SET, DELETE, LIST, INCR = "kv.get", "kv.set", "kv.delete", "kv.list", "kv.incr"
 GRANTS = frozenset({GET, SET, DELETE, LIST, INCR})

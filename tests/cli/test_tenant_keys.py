@@ -109,6 +109,16 @@ def test_what_the_command_line_cannot_do_is_one_line(engine: Engine, command: st
     assert said in ended.err
 
 
+def test_doctor_warns_of_a_store_of_keys_that_cannot_be_used(engine: Engine, tmp_path: Path) -> None:
+    assert engine("init").code == 0
+    assert engine("doctor", "--json").json["warnings"] == []
+    for each in (tmp_path / "data").glob("engine.kv.*"):
+        each.unlink()
+    file_in(tmp_path).write_text("no database " * 100)
+    (warning,) = engine("doctor", "--json").json["warnings"]
+    assert warning.startswith("data/engine.kv.sqlite: the key-value store is damaged; restore it from a back-up, or")
+
+
 def test_a_back_up_is_a_store_with_all_keys(engine: Engine, tmp_path: Path) -> None:
     assert "engine.kv.sqlite" in engine("tenant", "backup", "copies").out
     copy = tmp_path / "copies" / "engine.kv.sqlite"
