@@ -39,7 +39,7 @@ AT_ONCE, SIDE_BY_SIDE = 32, 50
 ROWS = {
     "context.get": "context.get(id)",
     "kv.get": "kv.get('k')",
-    "kv.get, never read before": "kv.get('cold' .. i)",
+    "kv.get, no such key": "kv.get('none' .. i)",
     "kv.set": "kv.set('k' .. i, body)",
     "kv.incr": "kv.incr('n')",
 }
@@ -174,7 +174,7 @@ def main() -> None:
     def measured(_: argparse.Namespace, runs: int, rounds: int) -> Figures:
         return trio.run(measure, runs, rounds)
 
-    command = harness.Command("libraries.kv", "What keys of scripts cost.", runs=100, rounds=5)
+    command = harness.Command("libraries.kv", "What keys of scripts cost.", runs=100, rounds=10)
     harness.run_in_rounds(command, "runs", measured, report, aim=GET_AIM)
 
 
