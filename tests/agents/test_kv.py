@@ -43,6 +43,23 @@ async def test_keys_are_the_entrys_own_and_outlive_runs_and_restarts(project: Pr
         assert await says(service, "a") == "now 4"
 
 
+async def test_what_is_used_of_the_quota_is_shown_unless_the_file_is_damaged(project: Project, opened: Open) -> None:
+    project.configure(project.script("a", COUNTS, "kv = true"))
+    async with opened() as service:
+        assert await service.stored(DEFAULT_TENANT) == {"kv_bytes": 0}
+        await says(service, "a")
+        used = await service.stored(DEFAULT_TENANT)
+        shown = service.engine.show_quotas(DEFAULT_TENANT, used)["kv_bytes"]
+        assert shown == {"value": 64 << 20, "unit": "bytes", "source": "engine", "used": 130}
+    for each in (project.folder / "data").glob("store.kv.*"):
+        each.unlink()
+    (project.folder / "data" / "store.kv.sqlite").write_text("no database " * 100)
+    async with opened() as service:
+        assert await service.stored(DEFAULT_TENANT) == {}
+        async with problem(Code.AGENT_ERROR, "kv.incr: the key-value store cannot be opened"):
+            await says(service, "a")
+
+
 async def test_without_the_grant_the_error_says_what_grants_it(project: Project, opened: Open) -> None:
     project.configure(project.script("a", COUNTS) + project.script("b", COUNTS, "kv = false"))
     async with opened() as service:
