@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,16 @@ from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
-from control.files import control_path, packages_path
+from control.files import control_path, kv_path, packages_path
 from control.store import ControlStore, open_configured
 from control.usage import UsageLog
 from control.vaults import Vaults
 from engine.bridge.families import Host, open_families
+from engine.bridge.kv import KvError, KvStore, open_kv
 from engine.config import ConfigError, LoadedConfig
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
+from engine.quota import bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
@@ -52,7 +54,7 @@ class Given:
 class Service:
     """One engine with its agents and tools. Made by `open_service`.
 
-    `store` has the documents of the tenant `default`, `stores` those of all tenants.
+    `store` has the documents of the tenant `default`, `stores` those of all tenants, `kv` the keys of scripts.
     `failures` and `warnings` are from the last load; `trouble` is the reason why the current configuration file is not
     in force. `files` is the state of the files at the last load; `required` are those that scripts require.
     """
@@ -64,6 +66,7 @@ class Service:
     registry: Registry
     given: Given
     control: ControlStore
+    kv: KvStore
     changes: Changes = field(default_factory=Changes)
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -87,10 +90,15 @@ class Service:
         """
         return self.active.published(tenant)
 
-    async def stored_bytes(self, tenant: Tenant) -> int:
-        """The size of the tenant's documents and published packages. Raises Problem `unavailable`."""
-        packages = await self.control.versions.stored_bytes(tenant.id)
-        return packages + await self.stores.stored_bytes(tenant.id)
+    async def stored(self, tenant: Tenant) -> dict[str, float]:
+        """What the tenant has stored, by the quotas that bound it. Raises Problem `unavailable`."""
+        used: dict[str, float] = {}
+        with suppress(KvError):  # not known then; the log says why
+            used["kv_bytes"] = await self.kv.used_bytes(tenant.id)
+        if self.loaded.config.tenants.enabled:
+            packages = await self.control.versions.stored_bytes(tenant.id)
+            used["stored_bytes"] = packages + await self.stores.stored_bytes(tenant.id)
+        return used
 
     async def load_again(self, loaded: LoadedConfig) -> None:
         """Load the scripts of this configuration, and switch to them. Raises ConfigError as `load` does."""
@@ -179,7 +187,7 @@ class Service:
 def _private_files(loaded: LoadedConfig) -> list[Path]:
     """The engine's own files and folders, which no script may read: they hold secrets and all tenants' documents."""
     config = loaded.config
-    named = (config.db.path, control_path(config))
+    named = (config.db.path, control_path(config), kv_path(config.db.path))
     # For a symbolic link, the WAL and its index are beside the target.
     stores = {*named, *(Path(os.path.realpath(path)) for path in named)}
     beside = [Path(f"{path}{suffix}") for path in stores for suffix in ("", "-wal", "-shm", "-journal")]
@@ -211,10 +219,14 @@ async def open_service(
         open_stores(
             {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems
         ) as stores,
+        open_kv(kv_path(config.db.path)) as kv,
         open_families(
-            Host(stores.store_of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)))
+            Host(
+                stores.store_of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)), kv,
+                partial(bind_quotas, defaults=config.tenants.quota, workers=1),
+            )
         ) as functions,
-    ):
+    ):  # fmt: skip
         registry = Registry()
         async with (
             open_engine(config, (*functions, *calls.functions(registry), *schema_call.functions())) as engine,
@@ -224,7 +236,7 @@ async def open_service(
             if config.tenants.enabled:  # without tenants no control store is created, least of all by a script
                 engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.label, call))
             given = Given(builtin_tools(stores.store_of, default_limit=config.retrieval.final_limit), agents, tools)
-            service = Service(loaded, engine, store, stores, registry, given, control)
+            service = Service(loaded, engine, store, stores, registry, given, control, kv)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:
                 log.warning(lost)

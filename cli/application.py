@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tenant": ("tenant:app", "Create, suspend, move and delete tenants; show their usage."),
     "key": ("key:app", "Create, list and revoke API keys."),
     "secret": ("secret:app", "Set, list and delete secrets of tenants."),
+    "kv": ("kv:app", "List, print, set and delete the keys that scripts keep."),
     "audit": ("audit:audit", "Print control actions and denied host calls, oldest first."),
     "bench": ("bench:app", "Measure the load that the engine sustains, and its latency."),
     "sync": ("sync:sync", "Synchronise the store with its sources."),

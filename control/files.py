@@ -21,6 +21,11 @@ def knowledge_path(db_path: Path, tenant: str) -> Path:
     return store_path(db_path, tenant)
 
 
+def kv_path(db_path: Path) -> Path:
+    """The file with the keys of all tenants' scripts (`engine.kv.sqlite`)."""
+    return db_path.with_name(f"{db_path.stem}.kv.sqlite")
+
+
 def packages_path(db_path: Path, tenant: str) -> Path:
     """The folder with the files of a tenant's published packages, for their scripts to read.
 

@@ -1,8 +1,9 @@
 """Export, import and back-up of tenants, while the engine serves them.
 
 An export is a tar with `tenant.json` (every row of the control store that is the tenant's; keys as digests and secrets
-as sealed, so that both work where `secrets_key` is the same) and `knowledge.sqlite`. SQLite's backup makes the copies,
-so each is a snapshot although other connections write meanwhile.
+as sealed, so that both work where `secrets_key` is the same), `knowledge.sqlite`, and `kv.jsonl`, the keys of its
+scripts with their values, one a line. Each is a snapshot, although other connections write meanwhile: SQLite's backup
+copies the knowledge.
 """
 
 import base64
@@ -13,26 +14,32 @@ import json
 import os
 import secrets
 import tarfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import trio
 
 from control import tables
-from control.files import knowledge_path
+from control.files import knowledge_path, kv_path
 from control.records import check_tenant_name
 from control.store import ControlStore
 from control.versions.records import head_of
 from engine.errors import Code, Problem
+from engine.names import valid_name
+from engine.values import encode_value, is_plain
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
+from storage.kv import KvUnavailable, read_keys, write_keys
+from storage.kv_rows import Entry
 from storage.lanes import rows
 
 FORMAT = 1
-_ROWS, _KNOWLEDGE = "tenant.json", "knowledge.sqlite"
+_ROWS, _KNOWLEDGE, _KEYS = "tenant.json", "knowledge.sqlite", "kv.jsonl"
 _MAX_ROWS_BYTES = 512 * 1024 * 1024
 _PAGES_A_STEP = 4096
 _CHUNK = 1024 * 1024
@@ -61,12 +68,14 @@ async def export_tenant(control: ControlStore, db_path: Path, tenant: str, to: P
 
     everything = await control.audit.act(actor, "tenant.export", tenant, tenant, collect)
     text = json.dumps(everything).encode()
-    await trio.to_thread.run_sync(_write_tar, to, text, knowledge_path(db_path, tenant))
+    await trio.to_thread.run_sync(_write_tar, to, text, db_path, tenant)
 
 
-def _write_tar(to: Path, text: bytes, knowledge: Path) -> None:
+def _write_tar(to: Path, text: bytes, db_path: Path, tenant: str) -> None:
+    knowledge = knowledge_path(db_path, tenant)
     beside = to.with_name(f".{to.name}.{secrets.token_hex(6)}")
     copied = beside.with_name(beside.name + ".sqlite")
+    lines = beside.with_name(beside.name + ".jsonl")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
@@ -75,10 +84,14 @@ def _write_tar(to: Path, text: bytes, knowledge: Path) -> None:
                 copy_database(knowledge, copied)
                 with copied.open("rb") as database:
                     _add(tar, _KNOWLEDGE, copied.stat().st_size, database)
+            if _export_keys(kv_path(db_path), tenant, lines):
+                with lines.open("rb") as keys:
+                    _add(tar, _KEYS, lines.stat().st_size, keys)
         os.link(beside, to)  # fails if the name was taken meanwhile
     finally:
         beside.unlink(missing_ok=True)
         copied.unlink(missing_ok=True)
+        lines.unlink(missing_ok=True)
 
 
 def _add(tar: tarfile.TarFile, name: str, size: int, content: Any) -> None:
@@ -104,7 +117,7 @@ def copy_database(source: Path, to: Path) -> None:
 
 
 async def back_up(control: ControlStore, db_path: Path, folder: Path, *, actor: str) -> list[str]:
-    """Copy the control store and the knowledge of every tenant into a new folder; returns the names of the copies.
+    """Copy the control store, all knowledge and the keys of scripts into a new folder; returns the names of the copies.
 
     To restore, put the copies at the paths that the configuration names. Raises Problem conflict if the folder exists,
     and OSError.
@@ -113,7 +126,8 @@ async def back_up(control: ControlStore, db_path: Path, folder: Path, *, actor: 
     await trio.to_thread.run_sync(_new_folder, folder)
     await control.audit.act(actor, "backup", folder.name, None, lambda db: None)
     written = []
-    sources = [(control.path, control.path.name)]
+    keys = kv_path(db_path)
+    sources = [(control.path, control.path.name), (keys, keys.name)]
     for name in names:
         path = knowledge_path(db_path, name)
         sources.append((path, path.name if path == db_path else f"tenants/{path.name}"))
@@ -146,11 +160,14 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
     folder = db_path.parent / "tenants"
     await trio.to_thread.run_sync(partial(folder.mkdir, parents=True, exist_ok=True))
     beside = folder / f".import.{secrets.token_hex(6)}"
+    lines = beside.with_name(beside.name + ".jsonl")
     try:
-        everything, has_knowledge = await trio.to_thread.run_sync(_read_tar, file, beside)
-        name = _name_of(everything)
+        everything, members = await trio.to_thread.run_sync(_read_tar, file, {_KNOWLEDGE: beside, _KEYS: lines})
+        name, has_knowledge = _name_of(everything), _KNOWLEDGE in members
         if has_knowledge:
             await _check_knowledge(beside)
+        if _KEYS in members:
+            await _check_lines(lines)
         held = await trio.to_thread.run_sync(_with_heads, name, everything["tables"])
         state = "active"
 
@@ -167,6 +184,8 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
             await control.secrets.opened(name)
             if has_knowledge:
                 await trio.to_thread.run_sync(os.replace, beside, knowledge_path(db_path, name))
+            if _KEYS in members:
+                await trio.to_thread.run_sync(_import_keys, kv_path(db_path), name, lines)
         except BaseException:
             with trio.CancelScope(shield=True):
                 await control.tenants.delete(name, actor=actor)
@@ -175,37 +194,39 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
         return name
     finally:
         await trio.to_thread.run_sync(partial(beside.unlink, missing_ok=True))
+        await trio.to_thread.run_sync(partial(lines.unlink, missing_ok=True))
 
 
-def _read_tar(file: Path, beside: Path) -> tuple[dict[str, Any], bool]:
-    """The content of an export; its database is written to `beside`. Any other member is an error."""
+def _read_tar(file: Path, places: Mapping[str, Path]) -> tuple[dict[str, Any], set[str]]:
+    """The content of an export; the members in `places` are written there, if it has them. Any other is an error."""
     try:
         with tarfile.open(file, mode="r:") as tar:
-            return _members(tar, beside)
+            return _members(tar, places)
     except (tarfile.TarError, EOFError, UnicodeDecodeError, ValueError, RecursionError):
         raise _no_export("it is not a tar with tenant.json") from None
 
 
-def _members(tar: tarfile.TarFile, beside: Path) -> tuple[dict[str, Any], bool]:
+def _members(tar: tarfile.TarFile, places: Mapping[str, Path]) -> tuple[dict[str, Any], set[str]]:
     everything: Any = None
-    has_knowledge = False
+    found: set[str] = set()
     for member in tar:
         content = tar.extractfile(member) if member.isreg() else None
-        if content is None or member.name not in (_ROWS, _KNOWLEDGE):
+        if content is None or (member.name != _ROWS and member.name not in places):
             raise _no_export(f"it holds {member.name[:80]!r}")
         if member.name == _ROWS:
             if member.size > _MAX_ROWS_BYTES:
                 raise _no_export(f"tenant.json is larger than {_MAX_ROWS_BYTES} bytes")
             everything = json.load(content)
         else:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as database:
+            place = places[member.name]
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as copy:
                 while part := content.read(_CHUNK):
-                    database.write(part)
-            has_knowledge = True
+                    copy.write(part)
+            found.add(member.name)
     if not isinstance(everything, dict) or everything.get("format") != FORMAT:
         raise _no_export(f"tenant.json is missing, or not of format {FORMAT}")
-    return everything, has_knowledge
+    return everything, found
 
 
 async def _check_knowledge(path: Path) -> None:
@@ -216,6 +237,13 @@ async def _check_knowledge(path: Path) -> None:
         raise _no_export("knowledge.sqlite is not a knowledge store of this version") from None
     for ending in ("-wal", "-shm"):
         await trio.to_thread.run_sync(partial(path.with_name(path.name + ending).unlink, missing_ok=True))
+
+
+async def _check_lines(lines: Path) -> None:
+    try:
+        await trio.to_thread.run_sync(_check_keys, lines)
+    except ValueError as wrong:
+        raise _no_export(str(wrong)) from None
 
 
 def _no_export(why: str) -> Problem:
@@ -293,3 +321,78 @@ def _value(each: Any) -> Any:
     if isinstance(each, list):
         raise ValueError("a list is no value of a row")
     return each
+
+
+# ---- the keys of scripts ----------------------------------------------------------------------------------------
+
+# What scripts may set (engine/bridge/kv.py), and a line with the worst of it: every byte escaped.
+_KEY_BYTES, _VALUE_BYTES, _DEPTH = 512, 64 * 1024, 512
+_LINE_BYTES = 1024 * 1024
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """One key. `space` is `agent:NAME` or `tool:NAME`, `expires_at` in seconds since the epoch."""
+
+    space: str
+    key: str
+    value: Any
+    expires_at: float | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def _export_keys(store: Path, tenant: str, to: Path) -> int:
+    """Write the keys of a tenant into a new file, readable by its owner only; returns how many. Raises Problem."""
+    to.touch(mode=0o600)
+    count = 0
+    with to.open("wb") as file:
+        try:
+            for space, key, entry in read_keys(store, tenant):
+                line = _Line(space, key.decode(), msgspec.msgpack.decode(entry.value), entry.expires_at)
+                file.write(msgspec.json.encode(line) + b"\n")
+                count += 1
+        except KvUnavailable as error:
+            raise Problem(Code.UNAVAILABLE, str(error)) from None
+    return count
+
+
+def _check_keys(lines: Path) -> None:
+    """Raises ValueError, with the line's number, for a file that no export has written."""
+    for _ in _entries(lines):
+        pass
+
+
+def _import_keys(store: Path, tenant: str, lines: Path) -> int:
+    """Set the keys of a tenant that has none; returns how many. Raises Problem, and ValueError as `_check_keys`."""
+    try:
+        return write_keys(store, tenant, _entries(lines), time.time())
+    except KvUnavailable as error:
+        raise Problem(Code.UNAVAILABLE, str(error)) from None
+
+
+def _entries(lines: Path) -> Iterator[tuple[str, bytes, Entry]]:
+    with lines.open("rb") as file:
+        number = 0
+        while line := file.readline(_LINE_BYTES + 1):
+            number += 1
+            try:
+                yield _entry(line)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                raise ValueError(f"line {number} of kv.jsonl is not a key with its value") from None
+
+
+def _entry(line: bytes) -> tuple[str, bytes, Entry]:
+    if len(line) > _LINE_BYTES:
+        raise ValueError
+    found = _decode(line)
+    root, _, name = found.space.partition(":")
+    key = found.key.encode()
+    if root not in ("agent", "tool") or not valid_name(name) or not 1 <= len(key) <= _KEY_BYTES:
+        raise ValueError
+    if found.value is None or not is_plain(found.value, _DEPTH):
+        raise ValueError
+    value = encode_value(found.value)
+    if len(value) > _VALUE_BYTES:
+        raise ValueError
+    return found.space, key, Entry(value, 0, found.expires_at)

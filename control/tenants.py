@@ -12,7 +12,7 @@ import trio
 from control import tables
 from control.audit import AuditLog
 from control.database import Database
-from control.files import owners_of_files, remove_tenant_files, tenant_files
+from control.files import kv_path, owners_of_files, remove_tenant_files, tenant_files
 from control.identity import tenant_of
 from control.records import (
     State,
@@ -25,6 +25,8 @@ from control.records import (
 )
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
+from storage.kv import count_keys, remove_keys
+from storage.kv_rows import KvError
 from storage.lanes import rows
 
 COLUMNS = ("name", "state", "created_at", "quotas", "ceilings", "weight")
@@ -141,8 +143,14 @@ class Tenants:
             db.execute("UPDATE tenants SET state = 'suspended' WHERE name = ?", (name,))
 
         await self._audit.act(actor, "tenant.delete.begin", name, name, suspend)
+        keys_file = kv_path(self._db_path)
         try:
+            keys = await trio.to_thread.run_sync(remove_keys, keys_file, name, self._clock())
             files = await trio.to_thread.run_sync(remove_tenant_files, self._db_path, name)
+        except KvError as error:
+            raise Problem(
+                Code.UNAVAILABLE, f"the keys of tenant {name!r} cannot be deleted ({error}); the tenant is suspended"
+            ) from None
         except OSError as error:
             raise Problem(
                 Code.UNAVAILABLE,
@@ -163,12 +171,13 @@ class Tenants:
         left = await self._remaining(name)
         if any(left.values()):
             raise Problem(Code.UNAVAILABLE, f"tenant {name!r} was written to while it was deleted; delete it again")
-        return {"tenant": name, "removed": {**removed, "tenant": 1, "files": files}, "left": left}
+        return {"tenant": name, "removed": {**removed, "tenant": 1, "files": files, "kv": keys}, "left": left}
 
     async def _remaining(self, name: str) -> dict[str, int]:
         left = await self._database.read(partial(tables.counts, tenant=name))
         left["tenant"] = len(await self._database.read(lambda db: _records(db, "WHERE name = ?", (name,))))
         left["files"] = len(await trio.to_thread.run_sync(tenant_files, self._db_path, name))
+        left["kv"] = await trio.to_thread.run_sync(count_keys, kv_path(self._db_path), name)
         return left
 
     async def lost(self) -> str | None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -219,12 +219,11 @@ class Engine:
         """How many bytes the tenant may store in all; None for a single tenant, which owns the disk."""
         return None if self._ledger is None else int(self.quotas_for(tenant)["stored_bytes"])
 
-    def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, dict[str, Any]]:
-        """The tenant's quotas in force, as `GET /limits` shows them. `stored` is the bytes that it has stored."""
-        used = self._quota_use(tenant)
-        quotas = as_json(self.quotas_for(tenant), used if stored is None else {**used, "stored_bytes": stored})
+    def show_quotas(self, tenant: Tenant, stored: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+        """The tenant's quotas in force, as `GET /limits` shows them. `stored` is the use of those of stored data."""
+        quotas = as_json(self.quotas_for(tenant), {**self._quota_use(tenant), **stored})
         if self._ledger is None:
-            return {name: quotas[name] for name in ("concurrent_runs", "queue_length")}
+            return {name: quotas[name] for name in ("concurrent_runs", "queue_length", "kv_bytes")}
         return quotas
 
     def _quota_use(self, tenant: Tenant) -> dict[str, float]:

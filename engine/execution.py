@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable
+from typing import Any
 
 import msgspec
 import structlog
@@ -11,7 +12,7 @@ from engine.bridge import Bridge, HostContext
 from engine.egress.redaction import Redactor
 from engine.errors import Code, Problem
 from engine.metrics import Metrics
-from engine.run import CallRecord, Failure, LogLine, Prepared, RunResult, Usage, new_run_id
+from engine.run import CallRecord, Failure, LogLine, Prepared, RunRequest, RunResult, Usage, new_run_id
 from engine.scheduling.turns import Turn
 from engine.usage import Accounts
 from engine.values import encode_value
@@ -40,7 +41,7 @@ async def execute(
     """
     request = prepared.request
     recorder = _Recorder(prepared, worker, turn, bridge)
-    message = _message(prepared, worker)
+    message = _message(prepared, worker, recorder.run_id)
     peak_before = worker.peak_memory_bytes
     verdict = _CANCELLED
     started = time.perf_counter()
@@ -70,7 +71,7 @@ async def execute(
 _CANCELLED = Verdict(Outcome.CANCELLED)
 
 
-def _message(prepared: Prepared, worker: Worker) -> Run:
+def _message(prepared: Prepared, worker: Worker, run_id: str) -> Run:
     request = prepared.request
     limits, script = request.limits.values, request.script
     config = dict(prepared.config)
@@ -81,6 +82,9 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
         raise Problem(Code.BAD_REQUEST, "an argument holds half of a surrogate pair, which is not text") from None
     except RecursionError:
         raise Problem(Code.BAD_REQUEST, "an argument is nested too deep") from None
+    # Few scripts read it.
+    if b"caller" in script.source or any(b"caller" in text for _, text in script.modules):
+        arguments += encode_value(_caller(request, run_id))
     key = (script.digest, script.name)
     is_kept = worker.scripts.use(key)
     if not is_kept:
@@ -100,6 +104,16 @@ def _message(prepared: Prepared, worker: Worker) -> Run:
         timeout_s=limits.timeout_s,
     )
     return run if is_kept or not script.modules else BundleRun(**msgspec.structs.asdict(run), modules=script.modules)
+
+
+def _caller(request: RunRequest, run_id: str) -> dict[str, Any]:
+    """What `context.caller` shows of the request: a key by its id, and by its name in the audit log."""
+    tenant = request.tenant
+    shown: dict[str, Any] = {"tenant": tenant.id, "agent": request.name, "run_id": run_id}
+    if tenant.key is not None:
+        named = tenant.key if tenant.key.startswith("oauth:") else f"key:{tenant.key}"
+        shown["key"] = {"id": tenant.key, "name": named}
+    return shown
 
 
 class _Recorder:

@@ -78,6 +78,12 @@ QUOTAS: dict[str, QuotaSpec] = {
             "the writer of documents or published files, before it writes",
             "this tenant has stored {used} bytes; the limit is {bound}",
         ),
+        QuotaSpec(
+            "kv_bytes", "bytes", 64 << 20, 1,
+            "keys that scripts set and never delete fill the disk",
+            "the key-value store, in the transaction of a change",
+            "this tenant's keys have {used} bytes; the limit is {bound}",
+        ),
     )
 }  # fmt: skip
 

@@ -69,7 +69,8 @@ class Authority:
     """What the host calls of a run may reach, by name: nothing by default.
 
     `hosts` are the rules of `allow_hosts`; `env` are names of environment variables; `folder` is the script's own,
-    whose files it may read; `tools` it may call; `secrets` are names of its tenant's secrets, None: all of them.
+    whose files it may read; `tools` it may call; `secrets` are names of its tenant's secrets, None: all of them; `kv`
+    is the space of its keys, None: it may have none.
     """
 
     hosts: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class Authority:
     folder: str | None = None
     tools: tuple[str, ...] = ()
     secrets: frozenset[str] | None = frozenset()
+    kv: str | None = None
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):

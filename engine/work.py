@@ -84,6 +84,11 @@ WORK: dict[str, WorkSpec] = {
             512 * 1024 * 1024, None, "limits of the run; 128 MiB a tenant; 512 MiB in all", "the call is refused",
         ),
         WorkSpec(
+            "key", "a value for kv.set is checked, encoded and stored; keys are listed",
+            64 * 1024, None, "engine/bridge/kv.py; keys of 512 bytes; 64 calls of a tenant; lists of 1,500 rows",
+            "the run's CPU seconds",
+        ),
+        WorkSpec(
             "table", "a table is written as the JSON of a request",
             2 * 1024 * 1024, 50_000, "as msgpack, before it is decoded", "the run's CPU seconds",
         ),

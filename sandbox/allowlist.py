@@ -87,6 +87,7 @@ LOADED_WHOLE: dict[str, tuple[str, ...]] = {
     "text": ("sub", "len", "trim", "split", "wrap", "dedent", "upper", "lower", "title", "similarity", "tokens"),
     "url": ("parse", "build", "encode", "decode", "query"),
     "regex": ("find", "match", "gmatch", "gsub", "split"),
+    "kv": ("get", "set", "delete", "list", "incr"),
 }
 
 # Names that the prelude adds. Tests compare the environment of a real run with both lists.
@@ -99,7 +100,7 @@ ADDED: tuple[str, ...] = (
     "retry",
     *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
-    *(call.name for call in HOST_CALLS.values() if call.library != "context"),
+    *(call.name for call in HOST_CALLS.values() if call.library not in ("context", *LOADED_WHOLE)),
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")

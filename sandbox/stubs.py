@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from sandbox.wire.surface import HostCall
 
-# Tables that `core.lua` makes with functions of its own.
+# Tables that `core.lua` makes with functions of its own, and those whose functions are made elsewhere.
 _THERE = ("json",)
+_ELSEWHERE = ("context", "kv")
 
 
 def module(calls: Iterable[HostCall]) -> str:
@@ -21,11 +22,13 @@ def module(calls: Iterable[HostCall]) -> str:
 
 
 def libraries(calls: Iterable[HostCall]) -> str:
-    """Statements that put the functions into `env`, except those of `context`, which are made for each run."""
+    """Statements that put the functions into `env`; those of `context` are made for each run, those of `kv` when one is
+    first read.
+    """
     members: dict[str, list[str]] = {}
     beside: list[str] = []
     for call in calls:
-        if call.library != "context":
+        if call.library not in _ELSEWHERE:
             made = f'stub("host", "{call.name}")' if call.stub == "made" else f'stub("{call.stub}", "{call.member}")'
             if call.library in _THERE:
                 beside.append(f"env.{call.name} = {made}")

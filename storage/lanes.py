@@ -95,14 +95,15 @@ async def open_lane(file: Path | str, *, create: bool, reading: bool, busy_timeo
         connection = await apsw.Connection.as_async(str(file), flags=flags)
     try:
         lane = Lane(connection)
-        await lane.run(partial(_configure, busy_timeout_s=busy_timeout_s))
+        await lane.run(partial(configure, busy_timeout_s=busy_timeout_s))
         yield lane
     finally:
         with trio.CancelScope(shield=True):  # the busy timeout bounds it
             await connection.aclose()
 
 
-def _configure(db: apsw.Connection, busy_timeout_s: float) -> None:
+def configure(db: apsw.Connection, busy_timeout_s: float) -> None:
+    """What every connection of ours has: waits for locks with backoff, transactions that begin by locking."""
     db.set_busy_handler(_busy_handler(busy_timeout_s))
     db.transaction_mode = "IMMEDIATE" if not db.readonly("main") else "DEFERRED"
     db.pragma("foreign_keys", 1)

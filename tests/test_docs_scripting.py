@@ -40,7 +40,7 @@ from agents.service import Service, open_service
 from agents.shapes.schema import MAX_SCHEMA_NODES
 from agents.shapes.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
 from cli.commands.sync import fill_if_empty
-from engine.bridge import env, fs, http, knowledge, sleep
+from engine.bridge import env, fs, http, knowledge, kv, sleep
 from engine.config import ScriptEntry, load_config
 from engine.engine import MAX_DEPTH
 from engine.errors import Code, Problem, amount
@@ -53,6 +53,7 @@ from sandbox.wire.limits import KIB, LINE_BYTES, MIB, SPECS
 from sandbox.wire.outcome import Outcome
 from sandbox.wire.surface import HOST_CALLS
 from server.problems import STATUS
+from storage.kv_rows import ENTRY_BYTES
 
 STANDARD_LIBRARY = "docs/scripting/standard-library.md"
 # About all of the others; not the page of one thing.
@@ -181,6 +182,11 @@ def test_every_field_that_loading_reads_is_named() -> None:
         ("context-tools", "Arguments", calls.CallToolArguments.__struct_fields__),
         ("env", "Arguments", env.GetArguments.__struct_fields__),
         ("sleep", "Arguments", sleep.SleepArguments.__struct_fields__),
+        ("kv", "kv.get(key)", kv.GetArguments.__struct_fields__),
+        ("kv", "kv.set(key, value, options)", kv.SetArguments.__struct_fields__),
+        ("kv", "kv.delete(key, options)", kv.DeleteArguments.__struct_fields__),
+        ("kv", "kv.list(prefix, options)", kv.ListArguments.__struct_fields__),
+        ("kv", "kv.incr(key, by)", kv.IncrArguments.__struct_fields__),
         ("fs", "fs.read(path)", fs.ReadArguments.__struct_fields__),
         ("fs", "fs.list(path, glob)", fs.ListArguments.__struct_fields__),
         (
@@ -227,6 +233,11 @@ def default(limit: str) -> str:
         ("log", f"`log_bytes` ({default('log_bytes')} by default)"),
         ("log", f"counts {LINE_BYTES} bytes more than its text"),
         ("sleep", f"0 to {sleep.MAX_SECONDS:,}"),
+        ("kv", f"texts of 1 to {kv.MAX_KEY_BYTES} bytes"),
+        ("kv", f"at most {kv.MAX_VALUE_BYTES // KIB} KiB, encoded as MessagePack"),
+        ("kv", f"those of its value, and {ENTRY_BYTES} more"),
+        ("kv", f"after so many seconds, at most {kv.MAX_TTL_S:,}"),
+        ("kv", f"| `{kv.LISTED}` | at most so many, 1 to {kv.MAX_LISTED:,}"),
         (SCRIPTING, f"of at most {MAX_SCHEMA_NODES:,} values"),
         (SCRIPTING, f"but for {COMPLETE_S:g} seconds at most"),
         (SCRIPTING, f"to read the table (at most {DESCRIBE_TIMEOUT_S:g} seconds)"),
@@ -512,7 +523,7 @@ SEEN = """
             seen[#seen + 1] = name
         end
     end
-    for name in pairs(context) do seen[#seen + 1] = "context." .. name end
+    for name in pairs(context) do seen[#seen + 1] = "context." .. name end     -- as well as caller, by this word
     do return { system = table.concat(seen, " ") } end
 """
 

@@ -12,6 +12,7 @@ from lupa.lua54 import LuaError, LuaRuntime
 from agents.agent import AgentArgument, AgentPrompt, PromptMessage
 from agents.shapes.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
 from engine.bridge.knowledge import Filters, SearchArguments
+from engine.bridge.kv import DeleteArguments, ListArguments, SetArguments
 from knowledge.store import Chunk, Document, Hit, SourceInfo
 from sandbox import allowlist
 
@@ -79,7 +80,7 @@ def test_it_names_exactly_the_globals_that_the_engine_adds() -> None:
 
 def test_it_names_exactly_what_a_running_scripts_context_offers() -> None:
     offered = value_of(
-        "local names = {} for name, value in pairs(context) do names[name] = type(value) end return names"
+        "local names = {} for name, value in pairs(context) do names[name] = type(value) end return names -- caller"
     )
     described = {name.removeprefix("context."): "function" for name in functions() if name.startswith("context.")}
     assert described | dict.fromkeys(names("Context"), "table") == offered
@@ -96,6 +97,9 @@ SHAPES: list[tuple[str, set[str]]] = [
     ("Agent", set(AgentDeclaration.model_fields) - {"functions"} | {"resolve", "complete"}),
     ("Tool", set(ToolDeclaration.model_fields) - {"functions"} | {"execute"}),
     ("ToolAnnotations", {str(field.alias) for field in ToolAnnotations.model_fields.values()}),
+    ("KvSetOptions", set(SetArguments.__struct_fields__) - {"key", "value"}),
+    ("KvDeleteOptions", set(DeleteArguments.__struct_fields__) - {"key"}),
+    ("KvListOptions", set(ListArguments.__struct_fields__) - {"prefix"}),
     ("SearchOptions", set(SearchArguments.__struct_fields__) - {"query"}),
 ]
 

@@ -20,7 +20,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "sandbox": (),
     "storage": (),
     "knowledge": ("storage",),
-    "engine": ("knowledge", WIRE),
+    "engine": ("knowledge", "storage", WIRE),
     "control": ("engine", "knowledge", "storage", WIRE),
     "agents": ("control", "engine", "knowledge", WIRE),
     "server": ("agents", "control", "engine", WIRE),

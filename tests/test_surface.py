@@ -27,6 +27,10 @@ ITS_OWN = {"http.basic_auth", "context.progress", "context.parallel"} | {
 }
 
 
+# Functions with more results than one.
+RESULTS = {"kv.get": 2, "kv.set": 2, "kv.delete": 2, "kv.list": 2, "kv.incr": 2}
+
+
 def no_store(tenant: str) -> object:
     raise AssertionError("nothing is called here")
 
@@ -98,7 +102,7 @@ def test_a_function_makes_the_call_of_its_name_with_the_arguments_that_it_was_gi
     ran = run(f"return select('#', {call.name}({', '.join(given)}))")
     ((called, arguments),) = ran.calls
     assert called == call.name
-    assert ran.value == (1 if call.answers else 0)
+    assert ran.value == (RESULTS.get(call.name, 1) if call.answers else 0)
     plain = {name: name for name in call.parameters if name not in ("options", "params", "query")}
     if "query" in call.parameters:
         plain["query"] = "query"

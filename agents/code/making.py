@@ -61,6 +61,7 @@ class Making:
             limits=dict(grants.limits),
             allow_hosts=grants.hosts,
             env=grants.env,
+            kv=grants.kv,
             tools=allowed,
             extra=dict(package.config),
         )

@@ -46,6 +46,7 @@ class LuaScript:
             folder=str(self.entry.path.parent),
             tools=tools,
             secrets=self.secrets,
+            kv=f"{self.root}:{self.name}" if self.entry.kv else None,
         )
 
     async def run(

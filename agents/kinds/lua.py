@@ -69,8 +69,8 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Agent:
 
 
 def _harmless(entry: ScriptEntry, agent: Agent) -> bool:
-    """Whether its script reaches no host, and no tool with side effects."""
-    return not entry.allow_hosts and BUILTIN_NAMES.issuperset(agent.info.tools)
+    """Whether its script reaches no host, and no tool with side effects, and keeps nothing."""
+    return not entry.allow_hosts and not entry.kv and BUILTIN_NAMES.issuperset(agent.info.tools)
 
 
 def _make(package: Package, said: object, making: Making) -> Made[Agent]:

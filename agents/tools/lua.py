@@ -41,8 +41,8 @@ class LuaTool:
         returns = returns_schema(said.returns, compiles=compiles)
         authority = script.authority(narrowed(said.tools, script.entry.tools))
         hints = said.annotations or ToolAnnotations()
-        # A script that may neither reach a host nor call a tool has no side effects: the sandbox ensures that.
-        harmless = not authority.hosts and not authority.tools
+        # A script that may reach no host, call no tool and set no keys has no side effects: the sandbox ensures that.
+        harmless = not authority.hosts and not authority.tools and authority.kv is None
         info = ToolInfo(
             name=script.name,
             title=said.title,

@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from agents.loading.loader import LoadFailure
 from agents.service import Service, open_service
 from cli.options import AsJson, ConfigPath, load, shown
 from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_logs, say, say_json
 from control.files import control_path
+from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.engine import SandboxUnavailable
 from engine.tenant import DEFAULT_TENANT
@@ -157,7 +160,16 @@ async def _look_at_service(report: _Report, loaded: LoadedConfig) -> None:
         for agent in service.list_agents(DEFAULT_TENANT):
             missing = [name for name in agent.tools if name not in known]
             report.warnings += [f"agent {agent.name}: its tool {name!r} does not exist" for name in missing]
+        await _check_keys(report, service.kv.path)
         await _check_issuers(report, service)
+
+
+async def _check_keys(report: _Report, path: Path) -> None:
+    """A warning, as everything else works: only scripts that keep keys do not."""
+    try:
+        await trio.to_thread.run_sync(count_keys, path, DEFAULT_TENANT.id)
+    except KvError as error:
+        report.warnings.append(f"{shown(path)}: {error}")
 
 
 async def _check_issuers(report: _Report, service: Service) -> None:

@@ -13,35 +13,41 @@ from sandbox.wire.limits import SPECS
 # More of one kind than anyone would read before approving them.
 MAX_OF_A_KIND = 64
 
-_KINDS = ("hosts", "secrets", "env", "tools", "limits")
+# Kinds that list names; beside them there are `limits`, and `kv`, which is granted or not.
+_NAMED = ("hosts", "secrets", "env", "tools")
+_KINDS = (*_NAMED, "kv", "limits")
 _MAX_ENV_NAME = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
     """What a version may use, by name: rules of `allow_hosts` in their canonical form, names of secrets, of
-    environment variables and of tools, and limits (the unit of each is that of its spec).
+    environment variables and of tools, and limits (the unit of each is that of its spec). `kv`: keys of its own.
     """
 
     hosts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
+    kv: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return any(getattr(self, kind) for kind in _KINDS)
 
     def as_json(self) -> dict[str, Any]:
-        """Every kind, empty ones too."""
-        return {kind: dict(self.limits) if kind == "limits" else list(getattr(self, kind)) for kind in _KINDS}
+        """Every kind, empty ones too; but `kv` only where it is requested, so that digests made before it stay true."""
+        named = {kind: list(getattr(self, kind)) for kind in _NAMED}
+        return {**named, **({"kv": True} if self.kv else {}), "limits": dict(self.limits)}
 
     def non_empty(self) -> dict[str, Any]:
         """The kinds that are not empty, as approvals show them."""
         return {kind: value for kind, value in self.as_json().items() if value}
 
     def __str__(self) -> str:
-        said = [f"{kind} {', '.join(names)}" for kind in _KINDS[:-1] if (names := getattr(self, kind))]
+        said = [f"{kind} {', '.join(names)}" for kind in _NAMED if (names := getattr(self, kind))]
+        if self.kv:
+            said.append("kv")
         if self.limits:
             said.append("limits " + ", ".join(f"{name} = {value:g}" for name, value in self.limits.items()))
         return "; ".join(said) or "nothing"
@@ -61,6 +67,7 @@ def parse_grants(given: Any) -> Grants:
         secrets=_names(given, "secrets", check_secret_name),
         env=_names(given, "env", _variable),
         tools=_names(given, "tools", _tool),
+        kv=_kv(given.get("kv", False)),
         limits=_limits(given.get("limits", {})),
     )
 
@@ -72,14 +79,14 @@ def beyond(asked: Grants, approved: Grants) -> Grants:
 
 def beyond_of(approved: Grants) -> Callable[[Grants], Grants]:
     """`beyond` for many requests: a thousand versions may have had 64,000 names approved."""
-    known = {kind: frozenset(getattr(approved, kind)) for kind in _KINDS[:-1]}
+    known = {kind: frozenset(getattr(approved, kind)) for kind in _NAMED}
 
     def less(asked: Grants) -> Grants:
         names = {
             kind: tuple(name for name in getattr(asked, kind) if name not in there) for kind, there in known.items()
         }
         limits = {name: value for name, value in asked.limits.items() if value > approved.limits.get(name, 0)}
-        return Grants(**names, limits=limits)
+        return Grants(**names, kv=asked.kv and not approved.kv, limits=limits)
 
     return less
 
@@ -92,9 +99,9 @@ def joined(several: Iterable[Grants]) -> Grants:
         for name, value in each.limits.items():
             limits[name] = max(value, limits.get(name, value))
     names = {
-        kind: tuple(dict.fromkeys(name for each in all_of_them for name in getattr(each, kind))) for kind in _KINDS[:-1]
+        kind: tuple(dict.fromkeys(name for each in all_of_them for name in getattr(each, kind))) for kind in _NAMED
     }
-    return Grants(**names, limits=limits)
+    return Grants(**names, kv=any(each.kv for each in all_of_them), limits=limits)
 
 
 def for_the_operator(grants: Grants) -> Grants:
@@ -155,6 +162,12 @@ def _tool(name: str) -> str:
     if not valid_name(name):
         raise _bad(f"grants.tools: {name[:80]!r} cannot name a tool; names are 1 to 64 letters, digits, '_', '.', '-'")
     return name
+
+
+def _kv(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise _bad("grants.kv must be true or false")
+    return given
 
 
 def _limits(given: Any) -> dict[str, float]:

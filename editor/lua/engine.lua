@@ -83,7 +83,18 @@ function require(name) end
 ---@class engine.Context
 ---@field config table<string, any>     the extra keys of the script's table in the configuration
 ---@field tools table<string, fun(params?: table<string, any>): any>    the tools of the script's own list, by name
+---@field caller engine.Caller          the tenant, the key of the request, the run
 local context = {}
+
+---@class engine.Caller
+---@field tenant string
+---@field agent string              the name under which this script runs: of the agent or tool
+---@field run_id string
+---@field key? engine.CallerKey     nil without keys, and with the operator's
+
+---@class engine.CallerKey
+---@field id string
+---@field name string               its name in the audit log
 
 ---What `agent.complete` is given: the context, and the other arguments typed so far.
 ---@class engine.CompletionContext: engine.Context
@@ -678,6 +689,61 @@ function fs.read(path) end
 ---@param glob? string              matched against names: `*`, `?`, `[a-z]`, `{a,b}`
 ---@return engine.FileEntry[]
 function fs.list(path, glob) end
+
+---Keys with values that outlive the run, of this script and tenant alone. Granted by `kv = true`. Keys have 1 to 512 bytes,
+---values 64 KiB. Versions are whole numbers that a key has only once.
+kv = {}
+
+---@class engine.KvSetOptions
+---@field ttl_s? number             the key expires after so many seconds
+---@field if_version? integer       change nothing unless this is the key's version; 0: unless there is no such key
+
+---@class engine.KvDeleteOptions
+---@field if_version? integer       delete nothing unless this is the key's version
+
+---@class engine.KvListOptions
+---@field limit? integer            1 to 1,000; default 100
+---@field after? string             only keys after this one
+
+---@class engine.KvEntry
+---@field key string
+---@field version integer
+---@field bytes integer             the size of its value
+
+---The value of a key and its version; nil if there is no such key, or it has expired.
+---@param key string
+---@return any value
+---@return integer? version
+function kv.get(key) end
+
+---The new version. With `if_version`, if the key has another one: nil and that version, 0 if there is no such key.
+---@param key string
+---@param value any                 not null
+---@param options? engine.KvSetOptions
+---@return integer? version
+---@return integer? current
+function kv.set(key, value, options) end
+
+---True if the key was deleted; otherwise false and its version, 0 if there is no such key.
+---@param key string
+---@param options? engine.KvDeleteOptions
+---@return boolean deleted
+---@return integer? current
+function kv.delete(key, options) end
+
+---Keys with a prefix in the order of their bytes, and the key to pass as `after` for the next page: nil at the end.
+---@param prefix? string
+---@param options? engine.KvListOptions
+---@return engine.KvEntry[] keys
+---@return string? after
+function kv.list(prefix, options) end
+
+---Add to an integer, from 0 if there is no such key; its expiry stays. The sum and its version.
+---@param key string
+---@param by? integer               default 1
+---@return integer sum
+---@return integer version
+function kv.incr(key, by) end
 
 ---Wait. The time counts against `timeout_s`, and not as CPU time.
 ---@param seconds number            0 to 86,400

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from engine import bridge
 from engine.bridge import HostFunction
+from engine.quota import BoundQuotas, bind_quotas
+from engine.tenant import Tenant
 from knowledge.store import Store
+from storage.kv import KvStore
+
+
+def usual_quotas(tenant: Tenant) -> BoundQuotas:
+    """A tenant's own quotas, else those of the list."""
+    return bind_quotas(tenant, {}, workers=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +25,16 @@ class Host:
     """What families work with.
 
     `store_of` returns the store of a tenant, by its id; `default_limit` is `retrieval.final_limit`. `environ` has the
-    variables that an operator may grant. No script may read the files and folders in `private`.
+    variables that an operator may grant. No script may read the files and folders in `private`. `kv` has the keys of
+    scripts, `quotas_of` the quotas of a tenant.
     """
 
     store_of: Callable[[str], Store]
     default_limit: int
     environ: Mapping[str, str]
     private: tuple[Path, ...] = ()
+    kv: KvStore | None = None
+    quotas_of: Callable[[Tenant], BoundQuotas] = usual_quotas
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class ScriptEntry(CodeEntry):
     limits: LimitTable = Field(default_factory=dict)
     allow_hosts: HostRules = ()
     env: Strings = ()
+    kv: bool = False
     tools: Strings | None = None
     tenants: Strings | None = None
     expose: Exposure = ("prompt",)

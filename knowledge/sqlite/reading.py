@@ -15,9 +15,9 @@ from typing import Any
 import apsw
 
 from knowledge import ranking, times
-from knowledge.sqlite.answers import ENTRY_BYTES, OBJECT_BYTES, text_bytes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import Chunk, Document, Hit, Listed, SearchAnswer, SearchQuery, Stored
+from storage.answers import ENTRY_BYTES, OBJECT_BYTES, text_bytes
 from storage.lanes import rows
 
 # A word in the title counts as four in the text: titles are short and say what a document is about.

@@ -15,7 +15,6 @@ import trio
 
 from knowledge import ranking, times
 from knowledge.sqlite import reading, schema, writing
-from knowledge.sqlite.answers import Answers
 from knowledge.store import (
     MODES,
     Applied,
@@ -30,6 +29,7 @@ from knowledge.store import (
     StoreError,
     StoreStats,
 )
+from storage.answers import Answers
 from storage.faults import Fault, Named, answer_text, fault_of, opening_text
 from storage.lanes import Lane, at_once, open_lane, rows
 from storage.watch import Watch, open_watch

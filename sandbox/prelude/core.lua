@@ -414,10 +414,11 @@ local function main()
     if not chunk then raw_error(message, 0) end
     local count = byte(args_bytes, 1) & 15            -- a list of fewer than 16: its length is in the first byte
     local given, pos = decode(args_bytes, 1)
-    local config, tools, secrets
+    local config, tools, secrets, caller
     config, pos = decode(args_bytes, pos)
     tools, pos = decode(args_bytes, pos)
-    secrets = decode(args_bytes, pos)
+    secrets, pos = decode(args_bytes, pos)
+    if pos <= #args_bytes then caller = decode(args_bytes, pos) end     -- only if the script's text has this word
     args_bytes = nil
     for name, placeholder in next, secrets do rawset(secret_names, name, placeholder) end
     --[[test mode: main]]
@@ -431,6 +432,7 @@ local function main()
             fail("wrong_shape", root .. "." .. method .. " is not a function but a " .. type(f) .. " value")
         end
         local context = build_context(config, tools)
+        if caller then context.caller = caller end
         if method == "complete" then            -- the last one becomes context.arguments: the arguments typed so far
             context.arguments, count = given[count], count - 1
         end

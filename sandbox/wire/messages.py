@@ -25,7 +25,8 @@ class LayerReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets.
+    """Supervisor to worker: execute. `args` is four msgpack values: arguments, config, names of tools, secrets; and a
+    fifth, `context.caller`, for a script whose text has that word.
 
     `source` is None for a script in the worker's `ScriptCache`, whose key is `digest` and `chunk_name`.
     """

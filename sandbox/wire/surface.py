@@ -14,12 +14,12 @@ class HostCall:
 
     `stub` is the source of the Lua function. `made`: generated from this row, with each parameter as an argument of the
     same name. Else: written in that file of the prelude, as its parameters or results differ from those of the call.
-    `answers` is whether the function returns a value.
+    `kv` is loaded whole (`allowlist.LOADED_WHOLE`). `answers` is whether the function returns a value.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
-    stub: Literal["made", "core", "http", "schema"] = "made"
+    stub: Literal["made", "core", "http", "schema", "kv"] = "made"
     answers: bool = True
 
     @property
@@ -49,5 +49,10 @@ HOST_CALLS: dict[str, HostCall] = {
         HostCall("fs.list", ("path", "glob")),
         HostCall("sleep", ("seconds",), answers=False),
         HostCall("json.schema", ("value", "schema"), "schema"),
+        HostCall("kv.get", ("key",), "kv"),
+        HostCall("kv.set", ("key", "value", "options"), "kv"),
+        HostCall("kv.delete", ("key", "options"), "kv"),
+        HostCall("kv.list", ("prefix", "options"), "kv"),
+        HostCall("kv.incr", ("key", "by"), "kv"),
     )
 }

@@ -91,7 +91,7 @@ class Routes:
     async def show_limits(self, exchange: Exchange) -> Answer:
         tenant, engine = exchange.tenant, self._service.engine
         bound = engine.limits_for({}, tenant)
-        stored = await self._service.stored_bytes(tenant) if self._service.loaded.config.tenants.enabled else None
+        stored = await self._service.stored(tenant)
         shown = {
             name: {"value": bound[name], "unit": spec.unit, "source": bound.sources[name]}
             for name, spec in SPECS.items()

@@ -732,7 +732,7 @@ async def test_an_idle_engine_is_drained_at_once(engine: Engine) -> None:
 async def test_a_failure_inside_the_engine_frees_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as eng:
         with monkeypatch.context() as broken:
-            broken.setattr(engine.execution, "_message", lambda request, worker: 1 / 0)
+            broken.setattr(engine.execution, "_message", lambda request, worker, run_id: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await run(eng, "return 1")
         await works(eng)

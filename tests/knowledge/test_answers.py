@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.sqlite import answers as module
-from knowledge.sqlite.answers import Answers, CachedAnswer, text_bytes
+from storage import answers as module
+from storage.answers import Answers, CachedAnswer, text_bytes
 
 BOUND, ONCE = 10, 3
 

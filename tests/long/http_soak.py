@@ -55,6 +55,7 @@ agent = {}
 function agent.resolve(args, config, context)
     context.search("tides")
     pcall(http.get, "URL", { timeout = 0.1 })
+    kv.set("tides", kv.get("tides") or 1)
     return { system = "opened" }
 end"""
 ATTACKS = [each for table in (requests, uploads, declarations, answers, frames) for each in table.ATTACKS]
@@ -126,7 +127,7 @@ class Soak:
         # What the engine opens when it is first used stays open, and is not left over.
         url = f"127.0.0.1:{self._server.silent_port}"
         opens = OPENS.replace("URL", f"http://{url}/")
-        for ask in (*upload("opens", opens, grants={"hosts": [url]}), post("/agents/opens/prompt", b"{}")):
+        for ask in (*upload("opens", opens, grants={"hosts": [url], "kv": True}), post("/agents/opens/prompt", b"{}")):
             await self._send(ask, HOSTILE[0])
         for script in self._corpus:
             for name in HOSTILE:

@@ -66,6 +66,7 @@ def run_source(
     vm = VM(PRELUDE)
     encode = msgspec.msgpack.encode
     source = source if isinstance(source, bytes) else source.encode()
+    caller = encode({"tenant": "t", "agent": "a", "run_id": "r"}) if b"caller" in source else b""
     code = PRELUDE.compile(source, "t.lua", memory_bytes, files) if compiled else PRELUDE.text(source, files)
     code = code if given else Code(code.script, code.mode)
     vm.begin(
@@ -75,7 +76,7 @@ def run_source(
             chunk_name="t.lua",
             root=root,
             method=method,
-            args=encode(list(args)) + encode({} if config is None else config) + encode(list(tools)) + encode({}),
+            args=b"".join(map(encode, (list(args), {} if config is None else config, list(tools), {}))) + caller,
             memory_bytes=memory_bytes,
             output_bytes=output_bytes,
             log_bytes=log_bytes,

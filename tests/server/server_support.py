@@ -73,7 +73,7 @@ class FakeEngine:
     def requests_left(self, tenant: Tenant) -> RequestsLeft | None:
         return self.left
 
-    def show_quotas(self, tenant: Tenant, stored: int | None = None) -> dict[str, Any]:
+    def show_quotas(self, tenant: Tenant, stored: Mapping[str, float]) -> dict[str, Any]:
         return {}
 
     def render_metrics(self) -> bytes:
@@ -161,8 +161,8 @@ class FakeService:
     def documents(self, tenant: Tenant) -> Documents:
         return Documents(self.store)
 
-    async def stored_bytes(self, tenant: Tenant) -> int:
-        return 0
+    async def stored(self, tenant: Tenant) -> dict[str, float]:
+        return {}
 
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call

@@ -344,7 +344,7 @@ async def test_without_tenants_only_what_bounds_the_queue_is_shown_and_usage_beg
     ):
         for _ in range(60):  # more than the burst of a tenant
             assert (await client.get("/limits")).status_code == 200
-        assert set((await client.get("/limits")).json()["quotas"]) == {"concurrent_runs", "queue_length"}
+        assert set((await client.get("/limits")).json()["quotas"]) == {"concurrent_runs", "queue_length", "kv_bytes"}
         before = (await client.get("/usage")).json()["total"]["runs"]
         assert (await client.post("/agents/echo/prompt")).status_code == 200
         usage = (await client.get("/usage")).json()

@@ -11,6 +11,7 @@ _HEAD = (
     "local function many(n, unit) local t = {} for i = 1, n do t[i] = unit end return t end\n"
 )
 _USUAL: dict[str, Any] = {}
+_KEY, _KEPT = ("key", *_CALL), {"grants": {"kv": True}}
 
 
 def _lua(name: str, work: tuple[str, ...], body: str, size: int, **how: Any) -> Attack:
@@ -215,5 +216,31 @@ ATTACKS = (
         MIB,
         head="agent = { tools = {'lists'} }\n",
         grants={"tools": ["lists"]},
+    ),
+    _lua(
+        "64 values of 49,000 small numbers at once",
+        _KEY,
+        "local t, calls = many(49000, 1), {} for i = 1, 64 do calls[i] = function() kv.set('k' .. i, t) end end "
+        "context.parallel(calls) return SAID",
+        3 * MIB,
+        **_KEPT,
+    ),
+    _lua(
+        "a value of 49,000 empty tables",
+        _KEY,
+        "for i = 1, 10 do kv.set('k', many(49000, {})) end return SAID",
+        MIB // 2,
+        **_KEPT,
+    ),
+    _lua("a value of 15 MB of letters", _KEY, "pcall(kv.set, 'k', ('x'):rep(15000000)) return SAID", ANSWER, **_KEPT),
+    _lua("a key of 15 MB of letters", _KEY, "pcall(kv.get, ('x'):rep(15000000)) return SAID", ANSWER, **_KEPT),
+    _lua(
+        "1,200 keys of 500 bytes, and 64 lists of them at once",
+        _KEY,
+        "local sets, lists = {}, {} for i = 1, 1200 do sets[i] = function() kv.set(('k'):rep(495) .. i, 1) end end "
+        "for i = 1, 64 do lists[i] = function() kv.list('k', { limit = 1000 }) end end "
+        "context.parallel(sets) context.parallel(lists) return SAID",
+        MIB,
+        **_KEPT,
     ),
 )
