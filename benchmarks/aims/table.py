@@ -27,6 +27,7 @@ from benchmarks.aims import bounds, contest, floor, front_end, peers
 from benchmarks.aims.contest import EIGHT, ONE, PACED, Contest
 from benchmarks.aims.harness import ROOT, Command, placements, ratio, tell
 from benchmarks.aims.libraries import cost as libraries
+from benchmarks.aims.libraries import kv
 from benchmarks.aims.rows import Aim, Found, counted, replaced, shown
 from benchmarks.report import machine
 from benchmarks.report.figures import table
@@ -73,6 +74,8 @@ REGEX = tuple(
     for row in libraries.ROWS
     if row.startswith("regex")
 )
+KV_GET = Aim(what="kv.get, p50", beside="context.get", least=kv.GET_AIM)
+KV_SET = Aim(what="kv.set, writes a second", beside="bare apsw, durable", better="more", least=kv.SET_AIM)
 COST = Aim(what="CPU per run, 1,000 tenants, 10,000 waiting", beside="1 tenant, none waiting", least=1.1)
 
 
@@ -197,6 +200,18 @@ def called(rounds: int) -> list[Found]:
     ]
 
 
+def keys(rounds: int) -> list[Found]:
+    """Keys of scripts, beside documents and bare SQLite (`benchmarks.aims.libraries.kv`)."""
+    seen = trio.run(kv.measure, 10 * rounds, rounds)
+    rows = {row["row"]: row for row in seen["rows"]}
+    got, beside = (f"{rows[name]['us']:.1f} us" for name in ("kv.get", "context.get"))
+    rates = [_per_s(seen[name]) for name in ("sets_per_s", "bare_per_s")]
+    return [
+        Found(aim=KV_GET, figure=rows["kv.get"]["ratio"], measured=got, beside=beside),
+        Found(aim=KV_SET, figure=seen["sets_ratio"], measured=rates[0], beside=rates[1]),
+    ]
+
+
 def _compared(aim: Aim, ours: Sequence[float], beside: Sequence[float], show: Callable[[float], str]) -> Found:
     """The ratio of two figures that have a value for each round."""
     amounts = [show(statistics.median(each)) for each in (ours, beside)]
@@ -277,6 +292,7 @@ def parts(
         "ends": ((END,), lambda: ends(max(1, rounds // 2))),
         "start": ((START,), lambda: start(rounds)),
         "libraries": (REGEX, lambda: called(2 * rounds)),
+        "keys": ((KV_GET, KV_SET), lambda: keys(2 * rounds)),
         "cost": ((COST,), lambda: cost(max(1, rounds // 2), 3 * seconds)),
     }
 
