@@ -20,6 +20,7 @@ NATIVES: Mapping[bytes, Native] = {
     b"html:select": html.select,
     b"html:text": html.text,
     b"regex:matches": regex.matches,
+    b"regex:replace": regex.replace,
     b"require:code": files.NONE.code,  # replaced for a script that requires files
     b"time:offset": clock.offset,
     b"yaml:parse": yaml.parse,

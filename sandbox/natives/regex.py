@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from collections.abc import Iterator
 from contextlib import suppress
 
 import re2
@@ -16,7 +17,8 @@ _PATTERN_MEMORY = 2 * 1024 * 1024
 _PATTERNS = 16
 
 _HEAD = struct.Struct(">IiII")
-_CONTINUATION = range(0x80, 0xC0)
+_REPLACE = struct.Struct(">III")
+_CONTINUATION = frozenset(bytes((byte,)) for byte in range(0x80, 0xC0))
 
 # Invariant: the patterns of the run under way, at most _PATTERNS; `re2` caches no others.
 _compiled: dict[bytes, "re2._Regexp"] = {}
@@ -32,28 +34,58 @@ def matches(arguments: bytes) -> bytes:
     at, last, most, length = _HEAD.unpack_from(arguments)
     text = memoryview(arguments)[_HEAD.size + length :]
     pattern = _pattern(arguments[_HEAD.size : _HEAD.size + length])
-    groups, end = pattern.groups, len(text)
+    groups = pattern.groups
     found = array("i", (groups, -1))
     each = range(groups + 1)
-    count = 0
-    while at <= end:
-        match = pattern.search(text, at)
-        if match is None:
-            break
-        begin, at = match.span()
-        if begin < at or begin != last:
-            for group in each:
-                found.extend(match.span(group))
-            count += 1
-        last = at
-        if begin == at:  # empty: the next one begins a character later
-            at += 1
-            while at < end and text[at] in _CONTINUATION:
-                at += 1
+    for count, match in _each(pattern, text, at, last):
+        for group in each:
+            found.extend(match.span(group))
         if count >= most:
-            found[1] = at if at <= end else -1
+            found[1] = _next_place(text, *match.span())
             break
     return found.tobytes()
+
+
+def replace(arguments: bytes) -> bytes:
+    """The text with a fixed text for each match: big-endian `most`, length of the pattern, length of the replacement,
+    then these and the text. The answer is the number of matches, and the new text. The caller bounds both texts: the
+    new one may be as large as their product.
+    """
+    most, length, with_length = _REPLACE.unpack_from(arguments)
+    at = _REPLACE.size
+    pattern, at = _pattern(arguments[at : at + length]), at + length
+    with_, text = arguments[at : at + with_length], arguments[at + with_length :]
+    parts, done = [], 0
+    for count, match in _each(pattern, text, 0, -1):
+        begin, end = match.span()
+        parts.append(text[done:begin])
+        done = end
+        if count >= most:
+            break
+    return len(parts).to_bytes(4, "big") + with_.join([*parts, text[done:]])
+
+
+def _next_place(text: memoryview, begin: int, end: int) -> int:
+    """Where to look for the next match: behind an empty one, a character later; -1 beyond the end."""
+    if begin == end:
+        end += 1
+        while text[end : end + 1] in _CONTINUATION:
+            end += 1
+    return end if end <= len(text) else -1
+
+
+def _each(pattern: "re2._Regexp", text: bytes | memoryview, at: int, last: int) -> Iterator[tuple[int, "re2._Match"]]:
+    """Every match from a place on, with its number from 1. `last` as in `matches`.
+
+    The library finds an empty match a second time where it begins its next search, and may find one inside a character.
+    """
+    count = 0
+    for match in pattern.finditer(text, at):
+        begin, end = match.span()
+        if begin < end or (begin != last and text[begin : begin + 1] not in _CONTINUATION):
+            count += 1
+            yield count, match
+        last = end
 
 
 def warm_up() -> None:

@@ -10,6 +10,9 @@ local isyieldable, NOT_HERE, ARRAYS = x.isyieldable, x.NOT_HERE, x.ARRAYS
 -- at least one for every 256 bytes of it, so that no text is copied more than some 300 times.
 local FIRST, MOST, SHARE = 16, 4096, 256
 
+-- Bytes of a text and of its replacement for which the worker makes the answer: 4 MiB at most.
+local MOST_TEXT, MOST_WITH = 64 * 1024, 64
+
 local function check(name, text, pattern)
     if not isyieldable() then error(name .. NOT_HERE, 3) end
     if type(text) ~= "string" then error(name .. ": the text must be a string, got " .. type(text), 3) end
@@ -124,6 +127,14 @@ function regex.gsub(text, pattern, with, limit)
         error("regex.gsub: the replacement must be a string, a table or a function, got " .. kind, 2)
     end
     local plain = kind == "string" and not find(with, "%", 1, true)
+    -- In one call where the answer cannot be large: a match made into Lua values costs ten times one that is not.
+    if plain and limit ~= 0 and #text <= MOST_TEXT and #with <= MOST_WITH then
+        local most = limit and limit < 0xffffffff and limit or 0xffffffff
+        local reply = native("regex.gsub", "regex:replace", pack(">I4I4I4", most, #pattern, #with) .. pattern .. with .. text)
+        local count = unpack(">I4", reply)
+        if count == 0 then return text, 0 end
+        return sub(reply, 5), count
+    end
     local parts, done, n = {}, 0, 0
     local each = all("regex.gsub", text, pattern)
     while n ~= limit do

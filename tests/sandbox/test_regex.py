@@ -171,3 +171,15 @@ def test_any_bytes_as_pattern_give_matches_or_a_refusal() -> None:
         with suppress(regex.Refused):
             regex.matches(_arguments(pattern, "abcä01".encode(), most=10))
     regex.forget()
+
+
+@pytest.mark.parametrize("pattern", ["a", "", "a*", "(é)|b", "^", "$", "x?", "[^a]", "zzz", "(?:ab)+"])
+@pytest.mark.parametrize("limit", ["nil", "0", "1", "3", "1 << 40"])
+def test_a_fixed_replacement_is_the_same_in_one_call_and_match_by_match(pattern: str, limit: str) -> None:
+    for text in ("", "a", "aabé漢ab\xff".replace("\xff", "\\xff"), "abab" * 50):
+        call = f"regex.gsub('{text}', [=[{pattern}]=], %s, {limit})"
+        found = value_of(
+            f"local a, m = {call.replace('%s', repr('_'))} "
+            f"local b, n = {call.replace('%s', 'function() return [[_]] end')} return {{ a == b, m == n }}"
+        )
+        assert found == [True, True], (text, pattern, limit)

@@ -3,7 +3,7 @@
     python -m benchmarks.aims.libraries.cost [--runs N] [--rounds N] [--json FILE]
 
 A run makes 100 calls; the time of a run without calls is subtracted, and the difference divided by 100. Rows take
-turns, round by round. The aim of `regex` is at most 1.3 times one host call.
+turns, round by round. The aim of `regex` is at most 1.3 times one host call, or 3 times the bare engine.
 """
 
 import argparse
@@ -24,15 +24,17 @@ from engine.engine import open_engine
 from engine.run import RunRequest, Script
 from engine.tenant import DEFAULT_TENANT
 
-AIM = 1.3
+AIM, BARE_AIM = 1.3, 3.0
 LINE = "2024-05-01 ERROR payments-api: timeout after 30s (id=7f3a), and then some text up to a hundred bytes"
 PATTERN = r"(\d{4})-(\d\d)-(\d\d) (\w+)"
+# One call with 23 matches.
+MANY = "regex.gsub, all vowels"
 # The first row is what the others stand beside.
 ROWS = {
     "host call": "context.search(line)",
     "regex.match, 4 captures": f"regex.match(line, [[{PATTERN}]])",
     "regex.find, no match": "regex.find(line, 'zzz')",
-    "regex.gsub, all vowels": "regex.gsub(line, '[aeiou]', '_')",
+    MANY: "regex.gsub(line, '[aeiou]', '_')",
     "hash.sha1": "hash.sha1(line)",
     "url.parse": "url.parse('https://example.com/a?b=c')",
     "time.format": "time.format(1714557600)",
@@ -44,7 +46,7 @@ _NONE, _VOWELS = re2.compile(b"zzz"), re2.compile(b"[aeiou]")
 BARE: dict[str, Callable[[], object]] = {
     "regex.match, 4 captures": lambda: _MATCH.search(_LINE).groups(),
     "regex.find, no match": lambda: _NONE.search(_LINE),
-    "regex.gsub, all vowels": lambda: _VOWELS.sub(b"_", _LINE),
+    MANY: lambda: _VOWELS.sub(b"_", _LINE),
 }
 
 
