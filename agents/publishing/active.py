@@ -69,6 +69,7 @@ class _TenantCache:
     holders: int = 0
     generation: int | None = None
     mark: str | None = None
+    loaded: bool = False  # whether the registry has had its part: subscribers are notified of what changes later
     size: int = 0
     made: dict[int, "Made"] = field(default_factory=dict)
     renewing: trio.Lock = field(default_factory=trio.Lock)
@@ -222,7 +223,8 @@ class ActiveVersions:
                 if self._held.get(tenant) is not held:
                     return  # evicted meanwhile; the next request reads it again
                 before = self._registry.publish(tenant, published)
-                first, held.mark, held.made = held.mark is None, mark if complete else None, made
+                first, held.loaded = not held.loaded, True
+                held.mark, held.made = mark if complete else None, made
                 size = sum(each.size for each in active)
                 if not held.holders:
                     self._idle_size += size - held.size
@@ -401,21 +403,34 @@ def _put_files(folder: Path, package: Package) -> bool:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     begun = folder / f".{package.digest}.{uuid4().hex}"
     try:
+        # A power cut must not leave empty or missing files under a name that means complete.
         for path, text in package.files.items():
             file = begun / path
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with file.open("wb") as opened:
                 opened.write(text.encode())
                 opened.flush()
-                os.fsync(opened.fileno())  # a power cut must not leave empty files under a name that means complete
+                os.fsync(opened.fileno())
+        for folders, _, _ in os.walk(begun):
+            _sync_folder(Path(folders))
         try:
             begun.rename(target)
+            _sync_folder(folder)
         except OSError:
             if not target.is_dir():  # else another process was faster, with the same files
                 raise
         return True
     finally:
         shutil.rmtree(begun, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk (fsync(2): a file's own fsync does not)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_files(folder: Path, package: Package) -> None:
