@@ -5,6 +5,7 @@ is searched in one pass that knows strings and comments and nothing else of Lua,
 """
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -307,7 +308,7 @@ class _Gathering:
         except Unreadable as why:
             beside = f"; names begin at the package's folder, in {self.chain[-1]} too" if "/" in self.chain[-1] else ""
             raise Unreadable(f"{why}{beside}") from None
-        if source.startswith(b"\x1bLua"):
+        if is_bytecode(source):
             raise Unreadable("the file is Lua bytecode; only source is accepted")
         self.found[name] = source
         self.visit(name, source)
@@ -316,6 +317,11 @@ class _Gathering:
         if self.size > self.most:
             message = f"{file}: the script and what it requires are larger than {self.most} bytes (limits.source_bytes)"
             raise NotBundled(message, None)
+
+
+def is_bytecode(source: bytes) -> bool:
+    """Whether a script is no text, also after the byte order mark that `Script.from_source` removes."""
+    return source.removeprefix(BOM_UTF8).startswith(b"\x1bLua")
 
 
 def is_path(name: bytes) -> bool:

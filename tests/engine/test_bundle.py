@@ -314,6 +314,7 @@ def test_a_file_is_read_within_what_is_left() -> None:
 
 def test_bytecode_is_refused() -> None:
     assert "Lua bytecode" in refusal({"main.lua": "require './a'", "a.lua": "\x1bLua..."})[0]
+    assert "Lua bytecode" in refusal({"main.lua": "require './a'", "a.lua": "\ufeff\x1bLua..."})[0]
 
 
 @pytest.mark.parametrize(
