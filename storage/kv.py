@@ -343,10 +343,10 @@ def count_keys(path: Path, tenant: str) -> int:
 def remove_keys(path: Path, tenant: str, now: float) -> int:
     """Delete all keys of a tenant; returns how many there were. Its runs are refused from then on, for a while.
 
-    Raises KvUnavailable.
+    Also makes a file that is not there: else a run would make it, with keys of a tenant that is gone. Raises
+    KvUnavailable, OSError.
     """
-    if not path.exists():
-        return 0
+    _resolved(path)
     with _used(path) as db:
         return kv_rows.remove_tenant(db, tenant, now)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.bridge import CallDenied, CallRefused
 from engine.bridge.fs import parse_path, read_file
-from engine.bundle import Modules, NotBundled, Unreadable, bundle
+from engine.bundle import Modules, NotBundled, Unreadable, bundle, is_bytecode
 from engine.run import Script
 
 # Modification time, size and inode number; None if the file does not exist.
@@ -65,7 +65,7 @@ def _source(path: Path, bound: int) -> bytes:
         raise Unloadable(f"cannot read the script: {error.strerror}") from None
     if len(source) > bound:
         raise Unloadable(f"the script is larger than {bound} bytes (limits.source_bytes)")
-    if source.startswith(b"\x1bLua"):
+    if is_bytecode(source):
         raise Unloadable("the file is Lua bytecode; only source is accepted")
     return source
 

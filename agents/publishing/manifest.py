@@ -19,7 +19,7 @@ from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from control.records import hint
 from control.versions.grants import parse_grants
 from control.versions.records import required
-from engine.bundle import Modules, NotBundled, bundle_of
+from engine.bundle import Modules, NotBundled, bundle_of, is_bytecode
 from engine.config import Agents, Tools
 from engine.errors import Code, Problem
 from engine.names import valid_name
@@ -42,7 +42,6 @@ _KEYS = ("name", "version", "kind", "main", "files", "tools", "arguments", "gran
 # Control, formatting (which reverses text, or hides it), lone surrogates, private and unassigned characters, and line
 # separators: a reader cannot distinguish them.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_LUA_BYTECODE = "\x1bLua"
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -83,7 +82,7 @@ def parse_package(
         raise _bad("main must be the path of the script, one of files")
     if main not in files:
         raise _bad(f"main is {main[:80]!r}, which is not one of files")
-    if files[main].startswith(_LUA_BYTECODE):
+    if is_bytecode(files[main][:8].encode()):
         raise _bad("main is Lua bytecode; only source is accepted")
     kind = _kind(root, body.get("kind", "lua"))
     return Package(

@@ -122,6 +122,7 @@ MANIFESTS: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a list of files": ({"files": ["main.lua"]}, Code.BAD_REQUEST, "files must be an object"),
     "a file that is no text": ({"files": {"main.lua": 1}}, Code.BAD_REQUEST, "must be a text"),
     "bytecode": ({"files": {"main.lua": "\x1bLuaT"}}, Code.BAD_REQUEST, "bytecode"),
+    "bytecode after a mark": ({"files": {"main.lua": "\ufeff\x1bLuaT"}}, Code.BAD_REQUEST, "bytecode"),
     "too many files": (
         {"files": {f"{n}.md": "" for n in range(MAX_FILES + 1)}}, Code.TOO_LARGE, f"the most is {MAX_FILES}",
     ),

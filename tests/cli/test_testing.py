@@ -316,6 +316,13 @@ def test_nothing_in_names_and_messages_controls_the_terminal(project: Engine, tm
     assert "(the table that this is in)" in ended.out
 
 
+def test_nothing_in_a_plain_report_that_is_a_file_controls_a_terminal(project: Engine, tmp_path: Path) -> None:
+    assert run(project, tmp_path, NAMES, "--output", "out.txt").code == 1
+    report = (tmp_path / "out.txt").read_text()
+    assert "FAILED" in report
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", report)
+
+
 def test_tap_is_what_a_strict_parser_takes(project: Engine, tmp_path: Path) -> None:
     ended = run(project, tmp_path, NAMES + "it.skip('left # out', function() end)", "--format", "tap")
     points = parsed_tap(ended.out)

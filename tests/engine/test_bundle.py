@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lupa.lua54 import LuaError, LuaRuntime
 
 from engine.bundle import (
+    _DULL,
     MAX_FILES,
     MAX_NAME_BYTES,
     MAX_STEPS,
@@ -313,3 +314,20 @@ def test_a_file_is_read_within_what_is_left() -> None:
 
 def test_bytecode_is_refused() -> None:
     assert "Lua bytecode" in refusal({"main.lua": "require './a'", "a.lua": "\x1bLua..."})[0]
+    assert "Lua bytecode" in refusal({"main.lua": "require './a'", "a.lua": "\ufeff\x1bLua..."})[0]
+
+
+@pytest.mark.parametrize(
+    "unit", ["+", "'" + "x\\a" * 1_000 + "'", "'" + "\\z " * 1_000 + "'", "--" + "x" * 4_000 + "\n"]
+)
+def test_one_step_in_c_passes_a_bounded_part_of_a_text(unit: str) -> None:
+    found = _DULL.match((unit * (1_000_000 // len(unit) + 1)).encode())
+    assert found is not None
+    assert found.end() < 600_000
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\n\r"])
+def test_lines_are_counted_in_slices_as_in_one(end: str) -> None:
+    for before in ("", "x"):
+        source = f"{before}{end * 70_000}require './a'".encode()
+        assert list(requires(source)) == [(b"./a", 70_001)]

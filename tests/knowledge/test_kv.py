@@ -159,7 +159,7 @@ async def test_increments_begin_at_0_and_keep_the_expiry(kv: KvStore, clock: Clo
     assert await value(kv, "m") == 1
 
 
-@pytest.mark.parametrize("there", ["text", 1.0, True, [1], {"a": 1}, None])
+@pytest.mark.parametrize("there", ["text", 1.0, True, [1], {"a": 1}, None, [{}] * 32_000])
 async def test_what_is_no_integer_is_not_incremented(kv: KvStore, there: object) -> None:
     await put(kv, "a", there)
     with pytest.raises(KvError, match="not an integer"):
@@ -238,6 +238,44 @@ async def test_a_list_reads_a_bounded_number_of_expired_keys(kv: KvStore, clock:
     assert after == f"old{STEP_ROWS + 99:04}".encode()
     found, after = await kv.listed("acme", "agent:a", b"", after=after, limit=100)
     assert ([each.key for each in found], after) == ([b"zz"], None)
+
+
+def test_a_list_costs_as_little_at_its_end_as_at_its_beginning_and_reads_no_value() -> None:
+    db = apsw.Connection(":memory:")
+    db.execute(kv_rows._SCHEMA)
+    row = "INSERT INTO entries(tenant, space, key, value, version) VALUES ('acme', 'agent:a', ?, zeroblob(?), 1)"
+    db.executemany(row, ((b"s%05d" % number, 1) for number in range(20_000)))
+    db.executemany(row, ((b"t%05d" % number, 60_000) for number in range(200)))
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    def cost(prefix: bytes, after: bytes) -> int:
+        nonlocal steps
+        steps = 0
+        assert kv_rows.listed(db, "acme", "agent:a", prefix, after, 10, 0.0)[0][0].key > after
+        return steps
+
+    db.set_progress_handler(count, 10)
+    assert cost(b"", b"s19900") <= cost(b"", b"") + 1
+    assert cost(b"s", b"s19900") <= cost(b"s", b"") + 1
+    db.status(apsw.SQLITE_DBSTATUS_CACHE_HIT, True)
+    assert len(kv_rows.listed(db, "acme", "agent:a", b"t", b"", 200, 0.0)[0]) == 200
+    hits, _ = db.status(apsw.SQLITE_DBSTATUS_CACHE_HIT, True)
+    assert hits < 1_000  # each value has 15 pages
+
+
+async def test_what_follows_a_list_in_the_file_belongs_to_none(kv: KvStore) -> None:
+    await put(kv, "a")
+    await kv.set(place("b", space="agent:b"), encode(1), max_bytes=NO_BOUND)
+    await kv.set(place("c", tenant="bcme"), encode(1), max_bytes=NO_BOUND)
+    for limit in (1, 2, 3):
+        found, after = await kv.listed("acme", "agent:a", b"", limit=limit)
+        assert ([each.key for each in found], after) == ([b"a"], None)
+    assert await kv.listed("acme", "agent:a", b"", after=b"a", limit=1) == ([], None)
 
 
 # ---- quotas and expiry in the file ----------------------------------------------------------------------------------
@@ -366,6 +404,13 @@ async def test_a_tenants_keys_are_deleted_and_nothing_of_them_stays_in_the_file(
     assert await trio.to_thread.run_sync(remove_keys, file, "never-seen", clock.now) == 0
 
 
+async def test_a_deleted_tenants_run_cannot_set_the_first_key_of_all(kv: KvStore, file: Path, clock: Clock) -> None:
+    assert await trio.to_thread.run_sync(remove_keys, file, "acme", clock.now) == 0  # there is no file before
+    with pytest.raises(KvError, match="deleted with it"):
+        await put(kv, "a")
+    assert count_keys(file, "acme") == 0
+
+
 async def test_a_tenants_keys_are_read_and_written_whole(kv: KvStore, file: Path, tmp_path: Path, clock: Clock) -> None:
     await put(kv, "a", {"x": 1})
     await put(kv, "b", 2, ttl_s=50)
@@ -385,8 +430,9 @@ async def test_a_tenants_keys_are_read_and_written_whole(kv: KvStore, file: Path
 
 
 def test_there_is_nothing_of_a_tenant_where_there_is_no_file(file: Path) -> None:
-    assert count_keys(file, "acme") == remove_keys(file, "acme", 0.0) == len(list(read_keys(file, "acme"))) == 0
+    assert count_keys(file, "acme") == len(list(read_keys(file, "acme"))) == 0
     assert not file.exists()
+    assert remove_keys(file, "acme", 0.0) == 0
 
 
 # ---- what fails ------------------------------------------------------------------------------------------------------

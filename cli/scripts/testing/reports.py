@@ -46,11 +46,12 @@ def details(file: FileResult, test: TestResult) -> Iterator[str]:
     """The lines about a failed test."""
     line = f":{test.line}" if test.line else ""
     yield f"FAILED  {file.shown}{line}  {_visible(test.name, _CONTROL)}"
-    yield indented((f"{test.where}: " if _is_news(test) else "") + test.message)
+    # Here, too, as the report may be a file: a terminal that shows it executes what it holds.
+    yield indented(_in_lines((f"{test.where}: " if _is_news(test) else "") + test.message))
     if test.traceback:
-        yield indented(test.traceback, "    ")
+        yield indented(_in_lines(test.traceback), "    ")
     for logged in test.logs:
-        yield indented(f"[{logged.level}] {logged.text}")
+        yield indented(_in_lines(f"[{logged.level}] {logged.text}"))
 
 
 def _is_news(test: TestResult) -> bool:
@@ -122,7 +123,7 @@ def junit(report: Report) -> str:
     root = ElementTree.Element("testsuites", {"name": "engine test", **_totals(report, report.wall_s)})
     for file in report.files:
         one = Report([file], sum(test.wall_s for test in file.tests))
-        suite = ElementTree.SubElement(root, "testsuite", {"name": _xml(file.shown), **_totals(one, one.wall_s)})
+        suite = ElementTree.SubElement(root, "testsuite", {"name": _in_lines(file.shown), **_totals(one, one.wall_s)})
         for test in file.tests:
             _case(ElementTree.SubElement(suite, "testcase"), file, test)
     ElementTree.indent(root)
@@ -143,21 +144,22 @@ def _totals(report: Report, wall_s: float) -> dict[str, str]:
 
 def _case(case: ElementTree.Element, file: FileResult, test: TestResult) -> None:
     classname = file.shown.removesuffix(".lua").replace("/", ".")
-    case.attrib |= {"name": _xml(test.name), "classname": _xml(classname), "time": f"{test.wall_s:.6f}"}
-    case.attrib |= {"file": _xml(file.shown), "line": str(test.line)}
+    case.attrib |= {"name": _in_lines(test.name), "classname": _in_lines(classname), "time": f"{test.wall_s:.6f}"}
+    case.attrib |= {"file": _in_lines(file.shown), "line": str(test.line)}
     if test.status is Status.SKIPPED:
-        ElementTree.SubElement(case, "skipped", {"message": _xml(test.message)})
+        ElementTree.SubElement(case, "skipped", {"message": _in_lines(test.message)})
     elif test.status is Status.FAILED:
         first = test.message.partition("\n")[0]
         kind = "error" if test.is_error else "failure"
-        found = ElementTree.SubElement(case, kind, {"message": _xml(first), "type": kind})
-        found.text = _xml("\n".join(filter(None, (test.where, test.message, test.traceback))))
+        found = ElementTree.SubElement(case, kind, {"message": _in_lines(first), "type": kind})
+        found.text = _in_lines("\n".join(filter(None, (test.where, test.message, test.traceback))))
     if test.logs:
         out = ElementTree.SubElement(case, "system-out")
-        out.text = _xml("\n".join(f"[{line.level}] {line.text}" for line in test.logs))
+        out.text = _in_lines("\n".join(f"[{line.level}] {line.text}" for line in test.logs))
 
 
-def _xml(text: str) -> str:
+def _in_lines(text: str) -> str:
+    """A text that may have several lines, for people and for XML."""
     return _visible(text, _NOT_XML)
 
 

@@ -243,4 +243,24 @@ ATTACKS = (
         MIB,
         **_KEPT,
     ),
+    _lua(
+        "500 lists of 1,000 values of 64 KiB",
+        _KEY,
+        "local v, sets, lists = ('x'):rep(65000), {}, {} "
+        "for r = 0, 15 do for i = 1, 63 do sets[i] = function() kv.set(('k%04d'):format(r * 63 + i), v) end end "
+        "context.parallel(sets) end "
+        "for i = 1, 64 do lists[i] = function() kv.list('k', { limit = 1000 }) end end "
+        "for r = 1, 8 do context.parallel(lists) end return SAID",
+        2 * MIB,
+        **_KEPT,
+    ),
+    _lua(
+        "500 sums to a list of 32,000 empty tables",
+        _KEY,
+        "kv.set('k', many(32000, {})) local sums = {} "
+        "for i = 1, 64 do sums[i] = function() pcall(kv.incr, 'k') end end "
+        "for r = 1, 8 do context.parallel(sums) end return SAID",
+        MIB // 2,
+        **_KEPT,
+    ),
 )

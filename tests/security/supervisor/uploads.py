@@ -208,19 +208,27 @@ ATTACKS = (
     *(
         packed(
             f"a script that requires, of {name}",
-            {"m.lua": head + unit * (BODY // (len(text(unit)) - 2) - 400)},
+            {"m.lua": head + unit * (BODY // (len(text(unit)) - 2) - 400) + "\nrequire 'n'", "n.lua": ""},
             work="bundle",
         )
         for name, head, unit in (
-            ("quotation marks", "require './m'", "''"),
+            # None requires itself: the search ends at a cycle.
+            ("quotation marks", "require 'm'", "''"),
             ("an open text of escapes", "require '", "\\x"),
-            ("long comments", "require './m'", "--[[]]"),
-            ("dots", "require './m'", ". "),
-            ("calls", "", "require'./m'"),
+            ("texts of escapes", "require 'm'", "'" + "\\a" * 1_000 + "'"),
+            ("texts of letters and escapes", "require 'm'", "'" + "x\\a" * 500 + "'"),
+            ("texts of skipped blanks", "require 'm'", "'" + "\\z " * 1_000 + "'"),
+            ("long comments", "require 'm'", "--[[]]"),
+            ("comments", "require 'm'\n", "--" + "x" * 4_000 + "\n"),
+            ("one comment", "require 'm' --", "x"),
+            ("dots", "require 'm'", ". "),
+            ("symbols", "require 'm'", "+"),
+            ("calls", "", "require'./n' "),
             ("other names", "", "require'm' "),
-            ("one word", "require './m'", "a"),
-            ("one long text", "require './m'[[", "]"),
-            ("lines", "require './m'", "\r"),
+            ("one word", "require 'm'", "a"),
+            ("one long text", "require 'm'[[", "]"),
+            ("one bracket", "require 'm'[", "="),
+            ("lines", "require 'm'", "\r"),
         )
     ),
     packed(
