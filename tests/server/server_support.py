@@ -104,6 +104,7 @@ class FakeService:
     seen: list[Any] = field(default_factory=list)
     extra_tools: int = 0
     files: dict[Path, Any] = field(default_factory=dict)
+    required: dict[Path, Any] = field(default_factory=dict)
     active: NothingPublished = field(default_factory=NothingPublished)
     store: Any = None
     changes: Changes = field(default_factory=Changes)

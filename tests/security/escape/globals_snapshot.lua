@@ -5,7 +5,7 @@ function agent.resolve(args, config, context)
     local known = {}
     for name in ([[
         _G _VERSION agent assert base64 collectgarbage coroutine crypto csv env error fs getmetatable gzip hash html http
-        ipairs json kv log math next os pairs pcall print rawequal rawget rawlen rawset regex retry secrets select
+        ipairs json kv log math next os pairs pcall print rawequal rawget rawlen rawset regex require retry secrets select
         setmetatable sleep string table template text time tonumber tostring type url utf8 uuid xpcall yaml
     ]]):gmatch("%S+") do known[name] = true end
     local unknown = json.array({})
