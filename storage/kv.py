@@ -138,9 +138,9 @@ class KvStore:
             removed = await self._answered(
                 self._writer.run(partial(at_once, partial(kv_rows.prune, now=self._clock())))
             )
-            total += removed
-            if removed < kv_rows.STEP_ROWS:
+            if not removed:
                 break
+            total += removed
         return total
 
     # ---- the file --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 import msgspec
@@ -19,8 +19,10 @@ APPLICATION_ID = 0x6B767672  # "kvvr": tells our files from other programs' SQLi
 
 # What a key counts as, in addition to its own bytes and those of its value: its namespace, and its place in the tables.
 ENTRY_BYTES = 128
-# Rows of one step of what may be long: a step takes some milliseconds.
+# Rows of one step of what may be long, and bytes of values in a step that removes, all of which are overwritten: a step
+# takes some tens of milliseconds, in which nobody else writes.
 STEP_ROWS = 500
+STEP_BYTES = 2 * 1024 * 1024
 # How long a deleted tenant's runs are refused: longer than any run that began before.
 CLOSED_S = 900.0
 INT64: Final = 2**63
@@ -188,6 +190,18 @@ def listed(
     return found, last if read == most else None
 
 
+def _step(db: apsw.Connection, sql: str, bindings: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    """The first of the rows that one step may remove. Each ends with the size of its value."""
+    found, size = [], 0
+    with closing(db.execute(sql, bindings)) as cursor:
+        for row in cursor:
+            found.append(row)
+            size += row[-1]
+            if size > STEP_BYTES:
+                break
+    return found
+
+
 def used_bytes(db: apsw.Connection, tenant: str) -> int:
     """What the tenant's keys count as, expired ones included until they are removed."""
     found = rows(db, "SELECT bytes FROM tenants WHERE tenant = ?", (tenant,))
@@ -301,8 +315,11 @@ def _sum_is(db: apsw.Connection, tenant: str, size: int) -> None:
 
 
 def prune(db: apsw.Connection, now: float) -> int:
-    """Remove the keys that expired first: at most `STEP_ROWS`, in the caller's transaction. Returns how many."""
-    found = rows(
+    """Remove the keys that expired first: at most `STEP_ROWS` and `STEP_BYTES`, in the caller's transaction.
+
+    Returns how many.
+    """
+    found = _step(
         db,
         "SELECT tenant, space, key, length(value) FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
         (now, STEP_ROWS),
@@ -335,8 +352,9 @@ def remove_tenant(db: apsw.Connection, tenant: str, now: float) -> int:
         db.execute("DELETE FROM tenants WHERE closed_until BETWEEN 1 AND ? AND bytes = 0", (now,))
 
     def step(db: apsw.Connection) -> int:
-        found = rows(db, "SELECT space, key FROM entries WHERE tenant = ? LIMIT ?", (tenant, STEP_ROWS))
-        for space, key in found:
+        sql = "SELECT space, key, length(value) FROM entries WHERE tenant = ? LIMIT ?"
+        found = _step(db, sql, (tenant, STEP_ROWS))
+        for space, key, _ in found:
             db.execute("DELETE FROM entries WHERE tenant = ? AND space = ? AND key = ?", (tenant, space, key))
         return len(found)
 

@@ -19,6 +19,7 @@ from storage import kv as module
 from storage import kv_rows
 from storage.kv import KvStore, KvUnavailable, count_keys, open_kv, read_keys, remove_keys, write_keys
 from storage.kv_rows import ENTRY_BYTES, STEP_ROWS, Changed, KvError, KvFull, Place
+from storage.lanes import at_once
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_BOUND = 1 << 40
@@ -404,6 +405,17 @@ async def test_a_tenants_keys_are_deleted_and_nothing_of_them_stays_in_the_file(
     assert await trio.to_thread.run_sync(remove_keys, file, "never-seen", clock.now) == 0
 
 
+async def test_a_step_removes_few_large_values(kv: KvStore, file: Path, clock: Clock) -> None:
+    for key in range(80):
+        await put(kv, f"k{key}", "x" * 60_000, ttl_s=1)
+    db = apsw.Connection(str(file))
+    steps = []
+    while removed := at_once(lambda db: kv_rows.prune(db, clock.now + 2), db):
+        steps.append(removed)
+    assert steps == [35, 35, 10]
+    assert await kv.used_bytes("acme") == 0
+
+
 async def test_a_deleted_tenants_run_cannot_set_the_first_key_of_all(kv: KvStore, file: Path, clock: Clock) -> None:
     assert await trio.to_thread.run_sync(remove_keys, file, "acme", clock.now) == 0  # there is no file before
     with pytest.raises(KvError, match="deleted with it"):
@@ -481,6 +493,7 @@ async def test_a_locked_file_is_an_error_and_the_next_change_works(
     monkeypatch.setattr(module, "BUSY_TIMEOUT_S", 0.1)
     await put(kv, "a", 1)
     other = apsw.Connection(str(file))
+    other.set_busy_timeout(5_000)  # the store removes what has expired, as soon as it is open
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(KvUnavailable, match="the key-value store is locked by another process"):
         await put(kv, "a", 2)
