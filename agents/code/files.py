@@ -67,6 +67,8 @@ def _source(path: Path, bound: int) -> bytes:
         raise Unloadable(f"the script is larger than {bound} bytes (limits.source_bytes)")
     if is_bytecode(source):
         raise Unloadable("the file is Lua bytecode; only source is accepted")
+    if source.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise Unloadable("the file is UTF-16, by its first two bytes; save it as UTF-8")
     return source
 
 

@@ -3,6 +3,7 @@
 A script is described in a worker and never executed in this process; a module is imported here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,14 @@ class Loading:
             self.warnings.append(
                 f"{place.key}: the script calls itself {said!r}; the key in the configuration is its name"
             )
+
+    def note_beyond(self, place: Place, declared: Sequence[str], allowed: Sequence[str] | None) -> None:
+        """Warn of names in an entry's `tools` that the script does not declare: there is nothing that they allow."""
+        self.warnings += [
+            f"{place.key}.tools: {name!r} has no effect, as {place.root}.tools in the script does not list it"
+            for name in dict.fromkeys(allowed or ())
+            if name not in declared
+        ]
 
     def note_envelope(self, place: Place, tool: Tool) -> None:
         self.warnings += [f"{place.key}: {warning}" for warning in envelope_warnings(tool.info)]

@@ -65,6 +65,7 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Agent:
     said = agent_declaration(await loading.described(script))
     agent = LuaAgent.from_declaration(script, said)
     loading.note_name(place, said.name)
+    loading.note_beyond(place, said.tools, entry.tools)
     return agent
 
 

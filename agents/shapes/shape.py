@@ -17,6 +17,9 @@ MAX_ITEMS = {"tools": 256, "arguments": 64, "functions": 256, "messages": 1_024,
 MAX_COMPLETIONS = 10_000
 # Bound on one value of a completion, which is chosen from a list: in characters.
 MAX_COMPLETION_CHARS = 4_096
+# The most keys of a table, and characters of each, that are compared with the name of one that is missing.
+MAX_SEARCHED = 16
+MAX_SEARCHED_CHARS = 64
 # Bounds on a script's declaration, which is stored with its version and shown by every list: a title, a description,
 # and all texts together except schemas (`agents.shapes.schema` has their bounds). In bytes of UTF-8.
 MAX_TITLE_BYTES = 1_024
@@ -28,9 +31,10 @@ Names = Annotated[list[str], Field(fail_fast=True)]
 
 
 def missing(root: str, name: str, functions: Sequence[str]) -> str:
-    """The error for a table without this function, which suggests the most similar one of `functions`."""
+    """The error for a table without this function, which names the most similar one of `functions`."""
     near = nearest(name, list(functions))
-    return f"{root}.{name} is missing or not a function" + (f"; did you mean {root}.{near}?" if near else "")
+    hint = f"; {root}.{near} may be a misspelling of it" if near else ""
+    return f"{root}.{name} is missing or not a function{hint}"
 
 
 class WrongShape(Exception):
@@ -176,7 +180,15 @@ def _checked(model: type[M], value: Any, what: str, lists: tuple[str, ...], word
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         path = "".join(f"[{part + words.first}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        raise WrongShape(f"{what}: {path.lstrip('.')} {_wrong(first['type'], first['input'], words)}") from None
+        hint = _mistyped(str(first["loc"][-1]), first["input"]) if first["type"] == "missing" else ""
+        raise WrongShape(f"{what}: {path.lstrip('.')} {_wrong(first['type'], first['input'], words)}{hint}") from None
+
+
+def _mistyped(name: str, given: Any) -> str:
+    """The key that resembles this missing one, as a hint. A table of many keys is not searched."""
+    keys = list(given) if isinstance(given, dict) and len(given) <= MAX_SEARCHED else []
+    near = nearest(name, [key for key in keys if len(key) <= MAX_SEARCHED_CHARS])
+    return f"; {near!r} may be a misspelling of it" if near else ""
 
 
 def _check_lengths(value: Mapping[str, Any], what: str) -> None:

@@ -78,6 +78,7 @@ async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Tool:
     said = tool_declaration(await loading.described(script))
     tool = LuaTool.from_declaration(script, said)
     loading.note_name(place, said.name)
+    loading.note_beyond(place, said.tools, entry.tools)
     return tool
 
 

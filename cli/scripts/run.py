@@ -33,7 +33,7 @@ from cli.scripts.mocks import mocked
 from engine.bridge.knowledge import GET, SEARCH
 from engine.config import Agents, Config, LoadedConfig, ScriptEntry, Tools
 from engine.errors import Code, Problem, amount
-from engine.names import nearest
+from engine.names import nearest, valid_name
 from engine.run import Hearers, LogLine, RunResult
 from engine.tenant import Tenant
 from sandbox.wire.outcome import Outcome
@@ -157,7 +157,12 @@ def location(failure: LoadFailure) -> str:
 
 
 def unknown(kind: str, name: str, known: list[str]) -> Exit:
-    """The error for an unknown name, with the nearest known one."""
+    """The error for an unknown name: with its script, if a file has the name, or the nearest known name."""
+    script = Path(name if name.endswith(".lua") else f"{kind}s/{name}.lua")
+    if script.is_file() and valid_name(script.stem):
+        table = f"[{kind}s.script.{script.stem}]"
+        hint = f'{shown(script)} is there: its entry in the configuration is {table} with path = "{shown(script)}"'
+        return Exit(UNUSABLE, f"unknown {kind} {name!r}; {hint}")
     near = nearest(name, known)
     hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known) or 'none'}"
     return Exit(UNUSABLE, f"unknown {kind} {name!r}; {hint}")

@@ -4,6 +4,7 @@ The text goes through four steps: TOML, the models' form (`shape`), `${VAR}`, an
 `load_config` touches a file.
 """
 
+import ast
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ ENVIRONMENT = ("ENGINE_CONFIG", "CTX_CONFIG")
 
 # Written by `engine init`. It is valid as it is, and also with all lines that start with "#" and a key uncommented.
 TEMPLATE = Path(__file__).with_name("template.toml")
+# The keys of a table in an error of tomllib: a tuple.
+_KEYS = re.compile(r"\((?:'[^'\\]*',? ?)+\)")
 # Strings and comments of TOML: a line of a multi-line string may look like a table header.
 _OPAQUE = re.compile(
     r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|\#[^\n]*",
@@ -94,7 +97,8 @@ def _tables(text: str, shown_as: str) -> Table:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{shown_as}: not valid TOML: {error}") from None
+        plain = _KEYS.sub(lambda keys: f"[{'.'.join(ast.literal_eval(keys[0]))}]", str(error))
+        raise ConfigError(f"{shown_as}: not valid TOML: {plain}") from None
     except RecursionError:
         raise ConfigError(f"{shown_as}: not valid TOML: nested too deeply") from None
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from engine.config.errors import Loc, Table, Wrong, as_seen, unknown_key
 from engine.config.models import Config
 from engine.config.shape import Shape
+from engine.names import nearest
 from engine.quota import QUOTAS
 from sandbox.wire.limits import SPECS
 
@@ -42,7 +43,8 @@ def explain(error: Any, shape: Shape, raw: Table) -> Wrong:
     if error["type"] == "extra_forbidden":
         return unknown_key(shape.in_file(loc), _known_keys(loc[:-1]))
     if error["type"] == "missing":
-        return Wrong(shape.in_file(loc[:-1]), f"required key {loc[-1]!r} is missing")
+        table = shape.in_file(loc[:-1])
+        return Wrong(table, f"required key {loc[-1]!r} is missing{_mistyped(loc, table, raw)}")
     loc = shape.in_file(loc)
     if error["type"] == "phrase":
         return Wrong(loc, error["msg"])
@@ -54,6 +56,16 @@ def explain(error: Any, shape: Shape, raw: Table) -> Wrong:
         return Wrong(loc, f"{error['msg']}, got {as_seen(seen)}")
     context = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in error.get("ctx", {}).items()}
     return Wrong(loc, f"expected {_EXPECTATIONS[error['type']].format(**context)}, got {as_seen(seen)}")
+
+
+def _mistyped(loc: Loc, table: Loc, raw: Table) -> str:
+    """The unknown key of the file that resembles the missing one at `loc`, as a hint."""
+    seen: Any = raw
+    for part in table:
+        seen = seen.get(part, {}) if isinstance(seen, dict) else {}
+    unknown = [key for key in seen if key not in _known_keys(loc[:-1])] if isinstance(seen, dict) else []
+    near = nearest(str(loc[-1]), unknown)
+    return f"; {near!r} may be a misspelling of it" if near else ""
 
 
 def _known_keys(loc: Loc) -> list[str]:

@@ -32,6 +32,17 @@ local kit = {
 -- From here on a global would be the script's: any use of one is an error.
 local _ENV = nil
 
+-- Raises an error for an option that is not among `known`, a text of names with ", " between and around them.
+function kit.check_options(call, options, known, level)
+    for name in next, options or {} do
+        local named = type(name) == "string"
+        if not named or #name > 64 or not find(known, ", " .. name .. ",", 1, true) then
+            local shown = named and " " .. sub(name, 1, 64) or " whose name is a " .. type(name)
+            raw_error(call .. ": there is no option" .. shown .. "; the options are " .. sub(known, 3, -3), level + 1)
+        end
+    end
+end
+
 local OUT_OF_MEMORY = "not enough memory"     -- the error of a refused allocation (lstate.c, memerrmsg)
 local CALL, CALLS, LOG, PROGRESS = {}, {}, {}, {}   -- tags of what a run yields to the driver; no script has one
 local NOT_HERE = " cannot be called here: inside a callback of sort, gsub or tostring nothing can wait"
@@ -403,7 +414,9 @@ local function declared_table(chunk)
     local declared = rawget(env, root)
     if type(declared) ~= "table" then declared = returned end
     if type(declared) ~= "table" then
-        fail("wrong_shape", "the script neither sets the global '" .. root .. "' to a table nor returns one")
+        local other = root == "agent" and "tool" or "agent"
+        fail("wrong_shape", "the script neither sets the global '" .. root .. "' to a table nor returns one"
+            .. (type(rawget(env, other)) == "table" and "; it sets '" .. other .. "'" or ""))
     end
     return declared
 end

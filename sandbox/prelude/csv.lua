@@ -9,6 +9,7 @@ local function separator_of(name, options)
     if options ~= nil and type(options) ~= "table" then
         error(name .. ": the options must be a table, got " .. type(options), 3)
     end
+    x.check_options(name, options, ", header, separator, ", 3)
     local separator = options and rawget(options, "separator") or ","
     if type(separator) ~= "string" or #separator ~= 1 or find(separator, '[%w"\r\n]') then
         error(name .. ": the separator must be one character of ASCII, such as ; or a tab", 3)

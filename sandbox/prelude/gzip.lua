@@ -18,6 +18,7 @@ return {
         if options ~= nil and type(options) ~= "table" then
             error("gzip.decompress: the options must be a table, got " .. type(options), 2)
         end
+        x.check_options("gzip.decompress", options, ", max_bytes, ", 2)
         local most = options and rawget(options, "max_bytes") or DEFAULT
         if math_type(most) ~= "integer" or most < 0 or most > MOST then
             error("gzip.decompress: max_bytes must be a whole number from 0 to " .. MOST, 2)

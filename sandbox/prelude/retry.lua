@@ -20,6 +20,7 @@ return {
         if options ~= nil and type(options) ~= "table" then
             error("retry: the options must be a table, got " .. type(options), 2)
         end
+        x.check_options("retry", options, ", tries, base_s, max_s, ", 2)
         local tries = number(options, "tries", 3, 1, 100)
         if tries % 1 ~= 0 then error("retry: tries must be a whole number", 2) end
         local base = number(options, "base_s", 0.1, 0, 3600)

@@ -154,6 +154,7 @@ return {
         if options ~= nil and type(options) ~= "table" then
             error("template.render: the options must be a table, got " .. type(options), 2)
         end
+        x.check_options("template.render", options, ", escape, partials, ", 2)
         local escape = options and rawget(options, "escape") or "none"
         local partials = options and rawget(options, "partials")
         if not ESCAPES[escape] then

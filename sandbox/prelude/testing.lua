@@ -47,10 +47,12 @@ local function frames(text)
         local _, stop, frame = find(text, "\n%s*([^\n]*)", at)
         if not stop then break end
         if match(frame, "^[^%[?(].-:%d+: in ") then
-            kept[#kept + 1] = gsub(clean(frame, 300), " in local 'the_test'$", " in the test")
+            kept[#kept + 1] = clean(frame, 300)
         end
         at = stop + 1
     end
+    -- The outermost one is the test: Lua calls it by the field that `run` takes it from.
+    if kept[1] then kept[#kept] = gsub(kept[#kept], " in field 'f'$", " in the test") end
     return concat(kept, "\n")
 end
 
@@ -177,10 +179,22 @@ local function checked(what, name)
         .. " and " .. TOOLS .. "NAME", 3)
 end
 
+-- What is wrong with a reply for a call of `http`; nil if nothing is.
+local HTTP_REPLY = { status = true, ok = true, headers = true, body = true, json = true, url = true }
+local function wrong_http(name, reply)
+    if type(reply) == "string" then return nil end
+    local its = "mock(\"" .. name .. "\"): its reply "
+    if type(reply) ~= "table" then return its .. "must be a table or a string, got " .. type(reply) end
+    for key in next, reply do
+        if not HTTP_REPLY[key] then
+            return its .. "has the field " .. clean(shown(key), 64) .. "; there are status, headers, body, json, url"
+        end
+    end
+end
+
 -- What `http` answers, made whole: a mock says only what its test is about.
 local function http_reply(given, reply)
     if type(reply) == "string" then reply = { body = reply } end
-    if type(reply) ~= "table" then return reply end
     local whole = {}
     for key, value in next, reply do whole[key] = value end
     local headers = {}
@@ -267,7 +281,14 @@ local function host_call(name, arguments)
             error(own(clean(text, 2048)), 3)       -- as the host's own errors
         end
     end
-    if sub(name, 1, 5) == "http." then reply = http_reply(given, reply) end
+    if sub(name, 1, 5) == "http." then
+        local message = wrong_http(name, reply)
+        if message then
+            wrong(message)
+            error(message, 0)
+        end
+        reply = http_reply(given, reply)
+    end
     return copied(name, reply)
 end
 
@@ -285,6 +306,8 @@ env.mock = callable({
     end,
 }, function(name, reply)
     checked("mock", name)
+    local message = sub(name, 1, 5) == "http." and type(reply) ~= "function" and wrong_http(name, reply)
+    if message then error(message, 2) end
     replies[name] = { reply }
 end)
 
@@ -323,8 +346,7 @@ local function run(test)
         for i = 1, #chain do
             for k = 1, #chain[i].before do chain[i].before[k]() end
         end
-        local the_test = test.f         -- tracebacks show this name
-        the_test()
+        test.f()
     end)
     for i = #chain, 1, -1 do
         for k = 1, #chain[i].after do

@@ -10,6 +10,7 @@ return {
         if options ~= nil and type(options) ~= "table" then
             error("yaml.parse: the options must be a table, got " .. type(options), 2)
         end
+        x.check_options("yaml.parse", options, ", all, ", 2)
         local all = options and rawget(options, "all") and 1 or 0
         local reply = native("yaml.parse", "yaml:parse", pack(">I2B", max_depth, all) .. text)
         local documents = decode(reply, 1)

@@ -162,6 +162,14 @@ async def test_the_key_of_the_configuration_is_the_name_and_another_is_warned_of
         assert "'other'" in warning
 
 
+async def test_tools_of_an_entry_that_the_script_does_not_list_are_warned_of(project: Project, opened: Open) -> None:
+    project.configure(project.script("narrow", agent(fields="tools = { 'search', 'get' }"), "tools = ['serch', 'get']"))
+    async with opened() as service:
+        assert service.warnings == (
+            "agents.script.narrow.tools: 'serch' has no effect, as agent.tools in the script does not list it",
+        )
+
+
 async def test_a_limit_above_its_ceiling_is_lowered_with_a_warning(project: Project, opened: Open) -> None:
     project.configure(
         "[limits.max]\ntimeout_s = 0.4\n"

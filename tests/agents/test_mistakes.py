@@ -131,11 +131,17 @@ MISLEADING: dict[str, Mistake] = {
     ),
     "a byte order mark": Mistake(b"\xef\xbb\xbf" + agent("error('reached')").encode(), "reached"),
     "a typing error in the function's name": Mistake(
-        "agent = {}\nfunction agent.resolv() end", "agent.resolve is missing or not a function; did you mean"
+        "agent = {}\nfunction agent.resolv() end",
+        "agent.resolve is missing or not a function; agent.resolv may be a misspelling of it",
     ),
 }
 # Of the same kinds, found since.
 FOUND_SINCE: dict[str, Mistake] = {
+    "a typing error in a field of the answer": resolve(
+        "return { sytem = 'x' }", "system is missing; 'sytem' may be a misspelling of it"
+    ),
+    "UTF-16": Mistake("agent = {}".encode("utf-16"), "the file is UTF-16, by its first two bytes; save it as UTF-8"),
+    "a tool among the agents": Mistake("tool = {}", "nor returns one; it sets 'tool'"),
     "a colon for a dot in http": resolve("http:get('http://a.example/')", "http.get: call it with a dot"),
     "a colon for a dot in json": resolve("json:decode('1')", "json.decode: call it with a dot"),
     "an unknown option of http": resolve(

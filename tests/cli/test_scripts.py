@@ -204,6 +204,15 @@ def test_an_unknown_agent_is_exit_2_with_the_nearest_name(project):
     assert ended.err.endswith("error: unknown agent 'greter'; did you mean 'greeter'?\n")
 
 
+@pytest.mark.parametrize("name", ["draft", "agents/draft.lua"])
+def test_a_script_without_an_entry_is_exit_2_with_the_entry(project, tmp_path, name):
+    (tmp_path / "agents/draft.lua").write_text("agent = {}\n")
+    ended = project("agent", "test", name)
+    entry = '[agents.script.draft] with path = "agents/draft.lua"'
+    assert (ended.code, ended.out) == (2, "")
+    assert f"unknown agent {name!r}; agents/draft.lua is there: its entry in the configuration is {entry}" in ended.err
+
+
 def test_an_agent_that_did_not_load_is_exit_2_and_says_why(project, tmp_path):
     (tmp_path / "agents/faulty.lua").write_text("agent = {\n")
     ended = project("agent", "test", "faulty")

@@ -122,6 +122,9 @@ def test_a_misspelt_expectation_or_a_wrong_argument_is_an_error_at_its_line(proj
         it("d", function() mock("http.gett", {}) end)
         it("e", function() mock("http.get", function() end) it("inner", function() end) end)
         it("f", function() mock("context.get", function() return print end) pcall(test_context().get, "x") end)
+        it("g", function() mock("http.get", { stats = 503 }) end)
+        it("h", function() mock("http.get") end)
+        it("i", function() mock("http.get", function() end) pcall(http.get, "https://x.example/") end)
         """,
     )
     for text in (
@@ -131,9 +134,28 @@ def test_a_misspelt_expectation_or_a_wrong_argument_is_an_error_at_its_line(proj
         "a_test.lua:4: mock: there is no host call 'http.gett'; there are context.search context.get",
         "a_test.lua:5: it cannot be called inside a test",
         'a_test.lua:6: mock("context.get"): its reply is a function',
+        'a_test.lua:7: mock("http.get"): its reply has the field stats; there are status, headers, body, json, url',
+        'a_test.lua:8: mock("http.get"): its reply must be a table or a string, got nil',
+        'a_test.lua:9: mock("http.get"): its reply must be a table or a string, got nil',
     ):
         assert text in ended.out, ended.out
     assert set(outcomes(ended).values()) == {"FAIL"}
+
+
+def test_an_error_that_was_raised_again_has_one_place_and_the_test_a_name(project: Engine, tmp_path: Path) -> None:
+    ended = run(
+        project,
+        tmp_path,
+        """
+        it("a", function()
+            local found = retry(function()
+                error("busy")
+            end, { tries = 1 })
+            expect(found).to_be_nil()
+        end)
+        """,
+    )
+    assert "  a_test.lua:4: busy\n    a_test.lua:3: in the test\n" in ended.out, ended.out
 
 
 def test_a_failed_expectation_shows_what_differs_with_the_line(project: Engine, tmp_path: Path) -> None:
@@ -202,7 +224,7 @@ def test_mocks_answer_calls_are_recorded_and_end_with_their_test(project: Engine
                 return { body = a.id }
             end)
             local context = test_context()
-            local found = retry(function() return context.get("x") end, { attempts = 4 })
+            local found = retry(function() return context.get("x") end, { tries = 4 })
             expect(found.body).to_be("x")
             local both = context.parallel { function() return context.get("a").body end, function() sleep(1) end }
             expect(both[1]).to_be("a")

@@ -469,6 +469,9 @@ MISTAKES = {
     ),
     # missing and twice
     "[agents.script.x]": "agents.script.x: required key 'path' is missing",
+    "[agents.script.x]\npaht = 0": "agents.script.x: required key 'path' is missing; 'paht' may be a misspelling of it",
+    "[server]\n[server]": "not valid TOML: Cannot declare [server] twice (at line 2, column 8)",
+    "[a.b]\n[a.b]": "not valid TOML: Cannot declare [a.b] twice (at line 2, column 5)",
     '[agents.x]\ndescription = ""': "agents.x: required key 'system_prompt' is missing",
     '[connectors.git."r.x"]': "connectors.git.\"r.x\": required key 'url' is missing",
     '[agents.x]\ndescription=""\nsystem_prompt=""\n[agents.inline.x]\ndescription=""\nsystem_prompt=""': (

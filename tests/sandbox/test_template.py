@@ -23,7 +23,7 @@ from lua_support import error_of, value_of
     ],
 )
 def test_a_text_is_rendered(text: str, values: dict[str, object], expected: str) -> None:
-    assert value_of("return template.render(...)", text, values) == expected
+    assert value_of("local t, v = ... return template.render(t, v)", text, values) == expected
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def _ms(seconds: float) -> str:
 
 # ---- for people -----------------------------------------------------------------------------------------------------
 
+# Where an error was raised, as Lua begins its message.
+_PLACE = re.compile(r"[^:\n]+\.lua:\d+: ")
 _WORDS: Mapping[Status, str] = {Status.PASSED: "ok  ", Status.FAILED: "FAIL", Status.SKIPPED: "skip"}
 
 
@@ -55,8 +57,10 @@ def details(file: FileResult, test: TestResult) -> Iterator[str]:
 
 
 def _is_news(test: TestResult) -> bool:
-    """Whether the place of a failure is not in its message, as it is in that of Lua's errors."""
-    return bool(test.where) and not test.message.startswith(test.where)
+    """Whether the place of a failure is not in its message, as it is in that of Lua's errors: for an error that was
+    raised again, the place where it was raised first.
+    """
+    return bool(test.where) and not (test.message.startswith(test.where) or _PLACE.match(test.message))
 
 
 def summary(report: Report) -> str:
