@@ -18,7 +18,7 @@ from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, say, say_json, 
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.tenant import Tenant
-from knowledge.connectors import Connector, ConnectorError
+from knowledge.connectors import ConnectorError, Source
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.stores import store_path
 from knowledge.sync import SyncProgress, SyncReport
@@ -144,7 +144,7 @@ async def _room(loaded: LoadedConfig, who: Tenant) -> int | None:
     return max(0, int(bound) - packages)
 
 
-def _connector(config: Config, label: str) -> Connector:
+def _connector(config: Config, label: str) -> Source:
     try:
         return connector(config, label)
     except ConfigError as error:
@@ -152,7 +152,7 @@ def _connector(config: Config, label: str) -> Connector:
 
 
 async def _sync_one(
-    store: SqliteStore, label: str, connector: Connector, config: Config, options: _Options, form: Form | None
+    store: SqliteStore, label: str, connector: Source, config: Config, options: _Options, form: Form | None
 ) -> dict[str, Any]:
     """Synchronise one source. Returns a summary as JSON, with `error` if the source could not be read."""
     with _progress(form) as tell:

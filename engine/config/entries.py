@@ -178,11 +178,15 @@ class FilesystemConnector(_Globs):
 class GitConnector(_Globs):
     """`[connectors.git.NAME]`: the files below `root` of a repository's branch."""
 
-    url: Text
+    url: Text = Field(repr=False)  # may hold a password
     branch: Text = "main"
     root: Text = "."
     shallow: bool = True
     cache_dir: FilePath | None = None
+    max_extract_bytes: Count = 50_000_000
+    token: str | None = Field(default=None, repr=False)  # empty: none, for `${NAME:-}`
+    username: Text = "x-access-token"
+    ssh_key: FilePath | None = None
 
 
 class S3Connector(_Globs):

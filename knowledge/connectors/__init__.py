@@ -7,10 +7,11 @@ A kind is one file here, found by its name. Its `CONNECTOR` makes one source: it
 
 import pkgutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class ConnectorError(Exception):
@@ -72,6 +73,28 @@ class Connector(Protocol):
         ...
 
 
+@runtime_checkable
+class Opens(Protocol):
+    """A source that holds something while it is read: a process, a lock."""
+
+    def opened(self) -> AbstractAsyncContextManager[Connector]:
+        """The source, for one synchronisation. Raises ConnectorError when it cannot be read."""
+        ...
+
+
+Source = Connector | Opens
+
+
+@asynccontextmanager
+async def opened(source: Source) -> AsyncIterator[Connector]:
+    """A source of either form for one synchronisation."""
+    if isinstance(source, Opens):
+        async with source.opened() as connector:
+            yield connector
+    else:
+        yield source
+
+
 def kinds() -> frozenset[str]:
     """The kinds that have a file here. No kind is imported."""
     return _kinds(tuple(__path__))
@@ -82,7 +105,7 @@ def _kinds(folders: Iterable[str]) -> frozenset[str]:
     return frozenset(module.name for module in pkgutil.iter_modules(folders))
 
 
-def make(kind: str, keys: Mapping[str, object]) -> Connector:
+def make(kind: str, keys: Mapping[str, object]) -> Source:
     """A source of this kind. Raises ValueError for keys that it cannot use."""
-    connector: Callable[..., Connector] = import_module(f"{__name__}.{kind}").CONNECTOR
+    connector: Callable[..., Source] = import_module(f"{__name__}.{kind}").CONNECTOR
     return connector(**keys)
