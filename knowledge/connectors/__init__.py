@@ -47,6 +47,11 @@ class Skipped:
     below: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The list is of a part of the source: what it does not name may still exist, and is kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """The content of an item. Times are in the store's form; `metadata` must be JSON-able."""
@@ -64,8 +69,11 @@ class Item:
 class Connector(Protocol):
     """One configured source."""
 
-    def scan(self) -> AsyncIterator[Found | Skipped]:
-        """Every item of the source, in any order. Raises ConnectorError when the list would not be complete."""
+    def scan(self) -> AsyncIterator[Found | Skipped | Partial]:
+        """Every item of the source, in any order; with `Partial`, some of them.
+
+        Raises ConnectorError when the list would not be what it says.
+        """
         ...
 
     async def read(self, found: Found) -> Item:
