@@ -36,7 +36,7 @@ from engine.quota import bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
-from knowledge.stores import Stores, open_stores, store_path
+from knowledge.stores import Stores, cache_path, open_stores, store_path
 
 log = structlog.get_logger("agents.service")
 
@@ -193,7 +193,34 @@ def _private_files(loaded: LoadedConfig) -> list[Path]:
     beside = [Path(f"{path}{suffix}") for path in stores for suffix in ("", "-wal", "-shm", "-journal")]
     folders = [store_path(config.db.path, "any").parent, packages_path(config.db.path, DEFAULT_TENANT.id)]
     others = (loaded.path, config.tenants.secrets_key_file)
-    return [*beside, *folders, *(path for path in others if path is not None)]
+    return [
+        *beside,
+        *folders,
+        cache_path(config.db.path),
+        *config.connectors.caches(),
+        *(path for path in others if path is not None),
+    ]
+
+
+@asynccontextmanager
+async def open_scripts(loaded: LoadedConfig) -> AsyncIterator[Engine]:
+    """An engine for the scripts of connectors: without agents and tools, and with no store to search.
+
+    Raises SandboxUnavailable when a required layer is missing.
+    """
+    config = loaded.config
+
+    def no_store(tenant: str) -> BrowsableStore:
+        raise StoreError("a connector cannot search")
+
+    host = Host(no_store, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)))
+    async with open_configured(config) as control, open_families(host) as functions:
+        kept = (each for each in functions if not each.name.startswith("context."))
+        async with open_engine(config, (*kept, *schema_call.functions())) as engine:
+            engine.secrets = Vaults(control)
+            if config.tenants.enabled:
+                engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.name, call))
+            yield engine
 
 
 # The errors of `open_service`, each with one line for the operator.

@@ -1,23 +1,39 @@
 """From a configured source of documents to its connector, for every front end that fills a store."""
 
+from typing import TYPE_CHECKING
+
 from engine.config import Config, ConfigError, unsupported_connector
+from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge import connectors
-from knowledge.connectors import Connector
+from knowledge.connectors import Source
+from knowledge.stores import cache_path
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
 
 # Keys of an entry that are not for its connector.
 _NOT_ITS_OWN = frozenset({"tenants"})
 
 
-def connector(config: Config, label: str) -> Connector:
+def connector(config: Config, label: str, engine: "Engine | None" = None, who: Tenant = DEFAULT_TENANT) -> Source:
     """The configured source `TYPE:NAME`, made by the connector of its type.
 
-    Raises ConfigError for a type without a connector in this version, and for values that its connector refuses.
+    A script runs in `engine`, for the tenant whose store is filled. Raises ConfigError for a type without a connector
+    in this version, and for values that its connector refuses.
     """
     kind, _, name = label.partition(":")
     if (problem := unsupported_connector(kind)) is not None:
         raise ConfigError(problem)
+    if kind == "script":
+        if engine is None:
+            raise ConfigError(f"{label}: a script needs an engine, and there is none")
+        from agents.scanning import ScriptSource  # with the sandbox, which other sources do not need
+
+        return ScriptSource(name, config.connectors.script[name], engine, who)
     entry = getattr(config.connectors, kind)[name]
     keys = {key: getattr(entry, key) for key in type(entry).model_fields if key not in _NOT_ITS_OWN}
+    if keys.get("cache_dir", "") is None:
+        keys["cache_dir"] = cache_path(config.db.path)
     try:
         return connectors.make(kind, keys)
     except ValueError as error:

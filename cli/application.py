@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # Commands of ctx that do not exist here, each with its replacement.
 OF_CTX: dict[str, str] = {
-    "connector": "connectors in Lua are not run; `engine sync` reads the folders of [connectors.filesystem]",
+    "connector": "`engine sync script:NAME` runs a connector in Lua; with --dry-run it writes nothing",
     "embed": "search is by keyword, so there are no embeddings to make",
     "registry": "packages are published with `engine agent publish` and `engine tool publish`",
     "vector-index": "search is by keyword, so there is no index of vectors",

@@ -34,6 +34,11 @@ _BESIDE = ("-wal", "-shm", "-journal")
 Configured = Callable[[str], Mapping[str, str | None]]
 
 
+def cache_path(path: Path) -> Path:
+    """The folder of what connectors can fetch again, `path` being that of `[db] path`. It is of all tenants."""
+    return path.parent / ".git-cache"
+
+
 def store_path(path: Path, tenant: str) -> Path:
     """The file of a tenant's store, `path` being that of `[db] path`: itself for `default`, one beside it for others.
 

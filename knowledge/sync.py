@@ -11,7 +11,7 @@ from typing import Literal
 import trio
 
 from knowledge import chunking
-from knowledge.connectors import Connector, ConnectorError, Found, Item, Skipped, Unreadable
+from knowledge.connectors import Connector, ConnectorError, Found, Item, Partial, Skipped, Source, Unreadable, opened
 from knowledge.store import MAX_BODY_CHARACTERS, MAX_CHUNKS, Batch, NewDocument, Stored, SyncMark, WritableStore
 from knowledge.times import canonical_time, format_time
 
@@ -55,7 +55,7 @@ class SyncReport:
 async def sync(
     store: WritableStore,
     label: str,
-    connector: Connector,
+    connector: Source,
     *,
     full: bool = False,
     dry_run: bool = False,
@@ -72,7 +72,7 @@ async def sync(
     chunking as the stored document is not rewritten. `full` reads and rewrites everything. `since` and `until` (dates
     or RFC 3339, both inclusive) select items by the time of their last change; items without a time always pass.
     `limit` bounds the documents written. Documents that are gone from the source are deleted, unless one of these three
-    was given.
+    was given or the connector lists a part of its source only.
 
     Changes are written in transactions of whole documents, so a sync that is cancelled or killed leaves a consistent
     store, and the next one does the rest. Raises ConnectorError when the source cannot be listed (only the source's
@@ -86,12 +86,18 @@ async def sync(
         raise ValueError(f"limit is {limit}; it must be at least 1")
     cut = partial(chunking.split, max_tokens=max_tokens, overlap_tokens=overlap_tokens)
     cut("")  # a bad bound is an error of the caller, not of every item
-    run = _Sync(store, label, connector, on_progress or _ignore, cut, f"{max_tokens}/{overlap_tokens}", dry_run, full)
+    bounds = f"{max_tokens}/{overlap_tokens}"
+
+    async def run() -> SyncReport:
+        async with opened(connector) as reading:
+            one = _Sync(store, label, reading, on_progress or _ignore, cut, bounds, dry_run, full)
+            return await one.run(window, limit)
+
     if dry_run:
-        return await run.run(window, limit)
+        return await run()
     async with store.sync_lock(label):
         try:
-            return await run.run(window, limit)
+            return await run()
         except ConnectorError as error:
             await store.apply(Batch(source=label, mark=SyncMark(error=str(error))))
             raise
@@ -142,6 +148,8 @@ class _Sync:
             async for entry in self.connector.scan():
                 if isinstance(entry, Skipped):
                     self.hide(entry)
+                elif isinstance(entry, Partial):
+                    self.hidden_below.append("")  # every source_id begins with it
                 elif entry.source_id in found:
                     self.report.skipped.append((entry.source_id, "listed twice; the first was taken"))
                 else:

@@ -161,7 +161,9 @@ ELSEWHERE = {
     'every tool answers `{"result": ...}`': "tests/server/test_rest.py",
     "`tool test PATH --source NAME` gives a script a configuration": "tests/cli/test_scripts.py",
     "`connector`, `embed`, `registry`, `vector-index`": "tests/cli/test_main.py",
-    "connectors in Lua, git and S3": "tests/cli/test_scripts.py",
+    "`shallow` of a git connector gives every file the newest commit's time": "tests/knowledge/test_git.py",
+    "connectors in Lua: any host, every variable": "tests/cli/test_scanning.py",
+    "S3": "tests/cli/test_scripts.py",
 }  # fmt: skip
 
 # Scripts as people write them for ctx: each runs as it is.

@@ -30,7 +30,9 @@ class Undescribed(Exception):
         return self.outcome in _LOST
 
 
-async def describe(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
+async def describe(
+    name: str, script: Script, root: Literal["agent", "tool", "connector"], engine: Engine, tenant: Tenant
+) -> object:
     """The plain fields of the table that the script declares; the tenant pays for the run. Raises Undescribed.
 
     If the worker is lost, the script is run once more in another one.
@@ -43,7 +45,9 @@ async def describe(name: str, script: Script, root: Literal["agent", "tool"], en
     return await _ask(name, script, root, engine, tenant)
 
 
-async def _ask(name: str, script: Script, root: Literal["agent", "tool"], engine: Engine, tenant: Tenant) -> object:
+async def _ask(
+    name: str, script: Script, root: Literal["agent", "tool", "connector"], engine: Engine, tenant: Tenant
+) -> object:
     asked = {"timeout_s": DESCRIBE_TIMEOUT_S}
     try:
         result = await engine.execute(

@@ -1,4 +1,4 @@
-"""A loaded Lua script, agent or tool: runs its functions for a caller."""
+"""A loaded Lua script, agent, tool or connector: runs its functions for a caller."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from engine.run import Authority, RunRequest, RunResult, Script
 from sandbox.wire.outcome import Outcome
 
 # The error codes for failures of the script itself.
-_SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
+_SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR, "connector": Code.TOOL_ERROR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LuaScript:
     """
 
     name: str
-    root: Literal["agent", "tool"]
+    root: Literal["agent", "tool", "connector"]
     script: Script
     entry: ScriptEntry
     engine: Engine

@@ -3,26 +3,29 @@
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from agents.sources import connector
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load
-from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, say, say_json, warn
+from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, quiet_logs, say, say_json, warn
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
-from engine.tenant import Tenant
-from knowledge.connectors import Connector, ConnectorError
+from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.connectors import ConnectorError, Source
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.stores import store_path
 from knowledge.sync import SyncProgress, SyncReport
 from knowledge.sync import sync as sync_source
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
 
 Form = Literal["human", "json"]
 
@@ -40,7 +43,7 @@ class _Options:
 
 
 async def sync(
-    connector: Annotated[str, Parameter(help="`all`, a TYPE (filesystem) or TYPE:NAME.")],
+    connector: Annotated[str, Parameter(help="`all`, a TYPE (filesystem, git, script) or TYPE:NAME.")],
     /,
     *,
     full: Annotated[bool, Parameter(help="Read and write everything again.", negative=())] = False,
@@ -61,13 +64,13 @@ async def sync(
     problems = loaded.config.connectors.problems(who.id)
     options = _Options(full, dry_run, since, until, limit)
     form: Form | None = None if no_progress else progress or ("human" if sys.stderr.isatty() else None)
-    supported = {label: _connector(loaded.config, label) for label in labels if not problems[label]}
+    supported = [label for label in labels if not problems[label]]
     if len(labels) > 1 and not as_json:
         say(f"Syncing {len(labels)} connector instances...")
     code, reports = OK, []
     if supported:
-        async with _writing(loaded, who, dry_run) as store:
-            for label, source in supported.items():
+        async with _sources(loaded, supported, who) as sources, _writing(loaded, who, dry_run) as store:
+            for label, source in sources.items():
                 report = await _sync_one(store, label, source, loaded.config, options, form)
                 reports.append(report)
                 code = FAILED if report["error"] else code
@@ -144,15 +147,32 @@ async def _room(loaded: LoadedConfig, who: Tenant) -> int | None:
     return max(0, int(bound) - packages)
 
 
-def _connector(config: Config, label: str) -> Connector:
+@asynccontextmanager
+async def _sources(loaded: LoadedConfig, labels: Iterable[str], who: Tenant) -> AsyncIterator[dict[str, Source]]:
+    """The sources of these labels, by label. The sandbox is started for scripts only."""
+    async with AsyncExitStack() as stack:
+        engine = None
+        if any(label.startswith("script:") for label in labels):
+            from agents.service import open_scripts  # the sandbox, which other sources do not need
+            from engine.engine import SandboxUnavailable
+
+            quiet_logs()
+            try:
+                engine = await stack.enter_async_context(open_scripts(loaded))
+            except SandboxUnavailable as error:
+                raise Exit(UNUSABLE, str(error)) from None
+        yield {label: _connector(loaded.config, label, engine, who) for label in labels}
+
+
+def _connector(config: Config, label: str, engine: "Engine | None" = None, who: Tenant = DEFAULT_TENANT) -> Source:
     try:
-        return connector(config, label)
+        return connector(config, label, engine, who)
     except ConfigError as error:
         raise Exit(UNUSABLE, str(error)) from None
 
 
 async def _sync_one(
-    store: SqliteStore, label: str, connector: Connector, config: Config, options: _Options, form: Form | None
+    store: SqliteStore, label: str, connector: Source, config: Config, options: _Options, form: Form | None
 ) -> dict[str, Any]:
     """Synchronise one source. Returns a summary as JSON, with `error` if the source could not be read."""
     with _progress(form) as tell:

@@ -179,11 +179,21 @@ class FilesystemConnector(_Globs):
 class GitConnector(_Globs):
     """`[connectors.git.NAME]`: the files below `root` of a repository's branch."""
 
-    url: Text
+    url: Text = Field(repr=False)  # may hold a password
     branch: Text = "main"
     root: Text = "."
     shallow: bool = True
     cache_dir: FilePath | None = None
+    max_extract_bytes: Count = 50_000_000
+    token: str | None = Field(default=None, repr=False)  # empty: none, for `${NAME:-}`
+    username: Text = "x-access-token"
+    ssh_key: FilePath | None = None
+
+
+class ScriptConnector(ScriptEntry):
+    """`[connectors.script.NAME]`: the items that a Lua script returns."""
+
+    max_extract_bytes: Count = 50_000_000
 
 
 class S3Connector(_Globs):
@@ -198,13 +208,13 @@ class S3Connector(_Globs):
 class Connectors(Model):
     """`[connectors]`, by type and name.
 
-    A type is one field here, its model above, and a file in `knowledge/connectors/`.
+    A type is one field here, its model above, and a file in `knowledge/connectors/`; of scripts `agents/scanning.py`.
     """
 
     filesystem: dict[Name, FilesystemConnector] = Field(default_factory=dict)
     git: dict[Name, GitConnector] = Field(default_factory=dict)
     s3: dict[Name, S3Connector] = Field(default_factory=dict)
-    script: dict[Name, ScriptEntry] = Field(default_factory=dict)
+    script: dict[Name, ScriptConnector] = Field(default_factory=dict)
 
     def labels(self, tenant: str = "default") -> tuple[str, ...]:
         """The tenant's connectors as `TYPE:NAME`, in the order of the file within each type."""
@@ -219,10 +229,14 @@ class Connectors(Model):
         """The tenant's labels, each with why it cannot be used, or None. Its store lists them with its sources."""
         return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels(tenant)}
 
+    def caches(self) -> tuple[Path, ...]:
+        """The folders that entries name for what can be fetched again."""
+        return tuple(entry.cache_dir for entry in self.git.values() if entry.cache_dir is not None)
+
 
 def unsupported_connector(kind: str) -> str | None:
     """Why connectors of this type cannot be used, or None."""
-    if kind in connectors.kinds():
+    if kind in connectors.kinds() or kind == "script":  # scripts need an engine: `agents/sources.py`
         return None
     return f"connector type {kind!r} is configured but not supported by this version"
 

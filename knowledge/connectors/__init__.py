@@ -7,10 +7,11 @@ A kind is one file here, found by its name. Its `CONNECTOR` makes one source: it
 
 import pkgutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class ConnectorError(Exception):
@@ -46,6 +47,11 @@ class Skipped:
     below: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The list is of a part of the source: what it does not name may still exist, and is kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """The content of an item. Times are in the store's form; `metadata` must be JSON-able."""
@@ -63,13 +69,38 @@ class Item:
 class Connector(Protocol):
     """One configured source."""
 
-    def scan(self) -> AsyncIterator[Found | Skipped]:
-        """Every item of the source, in any order. Raises ConnectorError when the list would not be complete."""
+    def scan(self) -> AsyncIterator[Found | Skipped | Partial]:
+        """Every item of the source, in any order; with `Partial`, some of them.
+
+        Raises ConnectorError when the list would not be what it says.
+        """
         ...
 
     async def read(self, found: Found) -> Item:
         """The content of one item. Raises Unreadable when it cannot be read."""
         ...
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A source that holds something while it is read: a process, a lock."""
+
+    def opened(self) -> AbstractAsyncContextManager[Connector]:
+        """The source, for one synchronisation. Raises ConnectorError when it cannot be read."""
+        ...
+
+
+Source = Connector | Opens
+
+
+@asynccontextmanager
+async def opened(source: Source) -> AsyncIterator[Connector]:
+    """A source of either form for one synchronisation."""
+    if isinstance(source, Opens):
+        async with source.opened() as connector:
+            yield connector
+    else:
+        yield source
 
 
 def kinds() -> frozenset[str]:
@@ -82,7 +113,7 @@ def _kinds(folders: Iterable[str]) -> frozenset[str]:
     return frozenset(module.name for module in pkgutil.iter_modules(folders))
 
 
-def make(kind: str, keys: Mapping[str, object]) -> Connector:
+def make(kind: str, keys: Mapping[str, object]) -> Source:
     """A source of this kind. Raises ValueError for keys that it cannot use."""
-    connector: Callable[..., Connector] = import_module(f"{__name__}.{kind}").CONNECTOR
+    connector: Callable[..., Source] = import_module(f"{__name__}.{kind}").CONNECTOR
     return connector(**keys)

@@ -2,44 +2,30 @@
 
 import errno
 import os
-import re
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Literal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 import trio
-from markdown_it import MarkdownIt
-from pathspec import GitIgnoreSpec
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
-from knowledge.globs import compile_glob
+from knowledge.textfiles import (
+    DEFAULT_INCLUDE,
+    DEFAULT_MAX_BYTES,
+    Globs,
+    GlobStyle,
+    content_type,
+    decoded,
+    title,
+    too_large,
+)
 from knowledge.times import from_timestamp
-
-DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
-DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
-# Of the back ends of `pathspec`, the one in Python: that in RE2 is chosen where RE2 is installed, and raises
-# UnicodeEncodeError for names that are not UTF-8.
-_BACKEND: Literal["simple"] = "simple"
-
-# 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
-DEFAULT_MAX_BYTES = 50_000_000
-
-# A title is searched for in this much of a text; parsing more of a large file would cost seconds and find none better.
-_TITLE_CHARACTERS = 64 * 1024
 
 # A file that changed this shortly before the scan may change again with the same times: kernels stamp files by a coarse
 # clock (and some filesystems by whole seconds). The version of such a file is not trusted.
 _SETTLED_NS = 3_000_000_000
-
-_CONTENT_TYPES = {".md": "text/markdown", ".markdown": "text/markdown"}
-
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?P<fields>.*?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|$)", re.DOTALL)
-_TITLE_FIELD = re.compile(r"title[ \t]*:[ \t]*(?P<title>\S.*)")
-
-_MARKDOWN = MarkdownIt("commonmark")
 
 
 class FilesystemConnector:
@@ -61,22 +47,11 @@ class FilesystemConnector:
         follow_symlinks: bool = False,
         max_extract_bytes: int = DEFAULT_MAX_BYTES,
         url_prefix: str | None = None,
-        glob_style: Literal["gitignore", "ctx"] = "gitignore",
+        glob_style: GlobStyle = "gitignore",
     ) -> None:
         """Raises ValueError for an invalid pattern."""
         self._root = Path(root)
-        try:
-            if glob_style == "ctx":
-                self._include, excluded = _matcher_of_ctx(include_globs), _matcher_of_ctx(exclude_globs)
-                default = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE, backend=_BACKEND).match_file
-                self._exclude: Callable[[str], bool] = lambda path: default(path) or excluded(path)
-            else:
-                self._include = GitIgnoreSpec.from_lines(include_globs, backend=_BACKEND).match_file
-                self._exclude = GitIgnoreSpec.from_lines(
-                    [*DEFAULT_EXCLUDE, *exclude_globs], backend=_BACKEND
-                ).match_file
-        except ValueError as error:
-            raise ValueError(f"a glob is not valid: {error}") from None
+        self._globs = Globs(include_globs, exclude_globs, glob_style)
         self._follow = follow_symlinks
         self._max_bytes = max_extract_bytes
         self._url_prefix = url_prefix
@@ -126,20 +101,17 @@ class FilesystemConnector:
     def _entry(self, path: str, info: os.stat_result, above: tuple[tuple[int, int], ...]) -> Iterator[Found | Skipped]:
         if stat.S_ISDIR(info.st_mode):
             identity = (info.st_dev, info.st_ino)
-            if identity not in above and not self._exclude(path + "/"):
+            if identity not in above and not self._globs.excludes(path + "/"):
                 yield from self._walk_folder(path + "/", (*above, identity))
-        elif stat.S_ISREG(info.st_mode) and self._include(path) and not self._exclude(path):
+        elif stat.S_ISREG(info.st_mode) and self._globs.take(path):
             yield self._found(path, info)
 
     def _found(self, path: str, info: os.stat_result) -> Found | Skipped:
         if _shown(path) != path:
             return Skipped(source_id=_shown(path), reason="its name is not UTF-8")
         if info.st_size > self._max_bytes:
-            return Skipped(source_id=path, reason=self._too_large(info.st_size))
+            return Skipped(source_id=path, reason=too_large(info.st_size, self._max_bytes))
         return Found(source_id=path, version=_version(info), updated_at=from_timestamp(info.st_mtime))
-
-    def _too_large(self, size: int) -> str:
-        return f"too large: {size} bytes; max_extract_bytes is {self._max_bytes}"
 
     def _read(self, source_id: str) -> Item:
         try:
@@ -149,21 +121,19 @@ class FilesystemConnector:
                 raise Unreadable("became a link or moved while it was read") from error
             raise Unreadable(f"cannot be read: {error.strerror}") from error
         if len(data) > self._max_bytes:
-            raise Unreadable(self._too_large(max(len(data), info.st_size)))
+            raise Unreadable(too_large(max(len(data), info.st_size), self._max_bytes))
         try:
-            body = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise Unreadable(f"not UTF-8 (byte {error.start})") from error
-        path = PurePosixPath(source_id)
-        content_type = _CONTENT_TYPES.get(path.suffix.lower(), "text/plain")
+            body = decoded(data)
+        except ValueError as error:
+            raise Unreadable(str(error)) from error
         changed = from_timestamp(info.st_mtime)
         return Item(
             body=body,
-            title=(markdown_title(body) if content_type == "text/markdown" else None) or path.name,
+            title=title(source_id, body),
             source_url=None if self._url_prefix is None else self._url_prefix + quote(source_id),
             created_at=changed,
             updated_at=changed,
-            content_type=content_type,
+            content_type=content_type(source_id),
         )
 
     def _read_bytes(self, source_id: str) -> tuple[bytes, os.stat_result]:
@@ -190,32 +160,6 @@ class FilesystemConnector:
             return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
         finally:
             os.close(folder)
-
-
-def _matcher_of_ctx(globs: Sequence[str]) -> Callable[[str], bool]:
-    patterns = [compile_glob(glob) for glob in globs]
-    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
-
-
-def markdown_title(text: str) -> str | None:
-    """The front matter's `title`, else the text of the first level-one heading, both near the beginning only."""
-    head = text[:_TITLE_CHARACTERS]
-    if front := _FRONT_MATTER.match(head):
-        for line in front["fields"].splitlines():
-            if field := _TITLE_FIELD.fullmatch(line.rstrip()):
-                title = field["title"].strip()
-                return (
-                    title[1:-1] if len(title) > 1 and title[0] == title[-1] and title[0] in "\"'" else title
-                ) or None
-        head = head[front.end() :]
-    tokens = _MARKDOWN.parse(head)
-    for index, token in enumerate(tokens):
-        if token.type == "heading_open" and token.tag == "h1":
-            inline = tokens[index + 1].children or []
-            title = " ".join("".join(child.content or " " * (child.type == "softbreak") for child in inline).split())
-            if title:
-                return title
-    return None
 
 
 def _shown(path: str) -> str:

@@ -92,7 +92,7 @@ MISUSE = {
     ("serach", "x"): 'error: Unknown command "serach". Did you mean "search"?',
     ("search",): "requires an argument",
     ("search", "x", "--mode", "fuzzy"): 'Choose from: "keyword", "semantic", "hybrid"',
-    ("connector", "init", "x"): "error: 'connector' is a command of ctx, not supported here: connectors in Lua",
+    ("connector", "init", "x"): "error: 'connector' is a command of ctx, not supported here: `engine sync script:NAME`",
     ("embed", "pending"): "error: 'embed' is a command of ctx, not supported here: ",
     ("vector-index", "status"): "error: 'vector-index' is a command of ctx, not supported here: ",
     ("--config", "engine.toml", "registry", "list"): "error: 'registry' is a command of ctx, not supported here: ",

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
-from knowledge.connectors.filesystem import FilesystemConnector, markdown_title
+from knowledge.connectors.filesystem import FilesystemConnector
+from knowledge.textfiles import markdown_title
 
 OLD = 1_700_000_000  # long before any test: such a file counts as settled
 

@@ -1,0 +1,105 @@
+"""Files of text as documents, for connectors that have files: which are taken, their type, title and text. Pure."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Literal
+
+from markdown_it import MarkdownIt
+from pathspec import GitIgnoreSpec
+
+from knowledge.globs import compile_glob
+
+DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
+DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
+# Of the back ends of `pathspec`, the one in Python: that in RE2 is chosen where RE2 is installed, and raises
+# UnicodeEncodeError for names that are not UTF-8.
+_BACKEND: Literal["simple"] = "simple"
+
+# 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
+DEFAULT_MAX_BYTES = 50_000_000
+
+# A title is searched for in this much of a text; parsing more of a large file would cost seconds and find none better.
+_TITLE_CHARACTERS = 64 * 1024
+
+_CONTENT_TYPES = {".md": "text/markdown", ".markdown": "text/markdown"}
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?P<fields>.*?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|$)", re.DOTALL)
+_TITLE_FIELD = re.compile(r"title[ \t]*:[ \t]*(?P<title>\S.*)")
+
+_MARKDOWN = MarkdownIt("commonmark")
+
+GlobStyle = Literal["gitignore", "ctx"]
+
+
+class Globs:
+    """Patterns of files: those to take, and of these those to leave out, in addition to `DEFAULT_EXCLUDE`.
+
+    They are patterns of .gitignore; `!` in an exclude negates an earlier one, the defaults included. In the style "ctx"
+    they are those of context-harness (`knowledge.globs`), and the default excludes stay.
+    """
+
+    def __init__(self, include: Sequence[str], exclude: Sequence[str], style: GlobStyle) -> None:
+        """Raises ValueError for an invalid pattern."""
+        try:
+            if style == "ctx":
+                self._include, excluded = _matcher_of_ctx(include), _matcher_of_ctx(exclude)
+                default = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE, backend=_BACKEND).match_file
+                self.excludes: Callable[[str], bool] = lambda path: default(path) or excluded(path)
+            else:
+                self._include = GitIgnoreSpec.from_lines(include, backend=_BACKEND).match_file
+                self.excludes = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude], backend=_BACKEND).match_file
+        except ValueError as error:
+            raise ValueError(f"a glob is not valid: {error}") from None
+
+    def take(self, path: str) -> bool:
+        """Whether the file at `path` is a document."""
+        return self._include(path) and not self.excludes(path)
+
+
+def _matcher_of_ctx(globs: Sequence[str]) -> Callable[[str], bool]:
+    patterns = [compile_glob(glob) for glob in globs]
+    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
+
+
+def too_large(size: int, bound: int) -> str:
+    """The reason for which a file is skipped."""
+    return f"too large: {size} bytes; max_extract_bytes is {bound}"
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises ValueError, whose text is the reason, when it has none."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start})") from error
+
+
+def content_type(path: str) -> str:
+    return _CONTENT_TYPES.get(PurePosixPath(path).suffix.lower(), "text/plain")
+
+
+def title(path: str, body: str) -> str:
+    """The title of a text that has one, else the file's name."""
+    return (markdown_title(body) if content_type(path) == "text/markdown" else None) or PurePosixPath(path).name
+
+
+def markdown_title(text: str) -> str | None:
+    """The front matter's `title`, else the text of the first level-one heading, both near the beginning only."""
+    head = text[:_TITLE_CHARACTERS]
+    if front := _FRONT_MATTER.match(head):
+        for line in front["fields"].splitlines():
+            if field := _TITLE_FIELD.fullmatch(line.rstrip()):
+                title = field["title"].strip()
+                return (
+                    title[1:-1] if len(title) > 1 and title[0] == title[-1] and title[0] in "\"'" else title
+                ) or None
+        head = head[front.end() :]
+    tokens = _MARKDOWN.parse(head)
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h1":
+            inline = tokens[index + 1].children or []
+            title = " ".join("".join(child.content or " " * (child.type == "softbreak") for child in inline).split())
+            if title:
+                return title
+    return None

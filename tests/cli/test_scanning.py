@@ -1,0 +1,272 @@
+"""Documents from Lua scripts: what a script may return, and what becomes of it."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from cli_support import Engine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.scanning import MAX_ID, MAX_ITEMS, MAX_METADATA, Scanned
+from knowledge.connectors import ConnectorError, Found, Partial
+
+ISSUES = [
+    {
+        "number": number,
+        "title": f"Issue {number}",
+        "body": "The breaker opens." if number % 2 else None,
+        "labels": [{"name": "bug"}],
+        "user": {"login": "ann"},
+        "html_url": f"https://example.com/issues/{number}",
+        "created_at": "2026-01-01T00:00:00Z",
+        "updated_at": f"2026-01-0{number}T00:00:00Z",
+    }
+    for number in range(1, 6)
+]
+
+# In the form of context-harness's own examples: pages of an API, an array of items, `metadata_json`.
+PAGES = """
+connector = { name = "issues", version = "0.1.0", description = "Issues" }
+
+function connector.scan(config)
+    local items = {}
+    for page = 1, tonumber(config.max_pages) or 3 do
+        local resp = http.get(config.base .. "/issues", {
+            headers = { ["Accept"] = "application/json" }, params = { page = tostring(page) } })
+        if not resp.ok then log.error("HTTP " .. resp.status) break end
+        if resp.json == nil or #resp.json == 0 then break end
+        for _, issue in ipairs(resp.json) do
+            local parts = { "# " .. (issue.title or "Untitled") }
+            if issue.body and issue.body ~= "" then table.insert(parts, issue.body) end
+            table.insert(items, {
+                source_id = tostring(issue.number), title = issue.title, body = table.concat(parts, "\\n"),
+                author = issue.user and issue.user.login or nil, source_url = issue.html_url,
+                content_type = "text/markdown", created_at = issue.created_at, updated_at = issue.updated_at,
+                metadata_json = json.encode({ number = issue.number }),
+            })
+        end
+    end
+    return items
+end
+"""
+
+
+class _Api(BaseHTTPRequestHandler):
+    issues: list[dict[str, Any]] = ISSUES
+
+    @classmethod
+    def page(cls, path: str) -> list[dict[str, Any]]:
+        n = int(path.rpartition("page=")[2])
+        return cls.issues[(n - 1) * 2 : n * 2]
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.page(self.path)).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def api() -> Iterator[str]:
+    """The address of an API with pages of two issues."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def configure(folder: Path, script: str, **keys: Any) -> None:
+    (folder / "scan.lua").write_text(script)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    (folder / "engine.toml").write_text("\n".join(['[connectors.script.x]\npath = "scan.lua"', *lines, ""]))
+
+
+def test_the_newest_page_of_an_api_is_synchronised_and_older_items_stay(
+    engine: Engine, tmp_path: Path, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(tmp_path, PAGES, base=f"http://{api}", allow_hosts=[api], max_pages="2")
+    first = engine("sync", "script:x", "--json").json["sources"][0]
+    assert (first["upserted"], first["deleted"], first["skipped"], first["error"]) == (4, 0, [], None)
+    again = engine("sync", "script", "--json").json["sources"][0]
+    assert (again["upserted"], again["unchanged"]) == (0, 4)
+    monkeypatch.setattr(_Api, "issues", [{**ISSUES[4], "title": "New"}, *ISSUES[:1]])
+    newer = engine("sync", "all", "--json").json["sources"][0]
+    assert (newer["upserted"], newer["unchanged"], newer["deleted"]) == (1, 1, 0)
+    assert engine("stats", "--json").json["documents"] == 5
+    (found,) = engine("search", "New", "--json").json["results"]
+    shown = engine("get", found["id"], "--json").json
+    assert (shown["source_id"], shown["author"], shown["metadata"]) == ("5", "ann", {"number": 5})
+    assert (shown["updated_at"], shown["content_type"]) == ("2026-01-05T00:00:00Z", "text/markdown")
+
+
+def test_a_dry_run_of_a_script_writes_nothing(engine: Engine, tmp_path: Path, api: str) -> None:
+    configure(tmp_path, PAGES, base=f"http://{api}", allow_hosts=[api])
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert engine("sync", "script:x", "--dry-run", "--json").json["sources"][0]["upserted"] == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("script", "keys", "message"),
+    [
+        ("connector = {}", {}, "connector.scan is not a function but a nil value"),
+        ("x = 1", {}, "the script neither sets the global 'connector' to a table nor returns one"),
+        ("connector = { scan = function() error('no luck') end }", {}, "no luck"),
+        ("connector = { scan = function() return 'text' end }", {}, "must return a list of items, got a string"),
+        ("connector = { scan = function() return { a = 1 } end }", {}, "must return a list of items, got a table"),
+        ("connector = { scan = function() local t = {} t[1] = t return t end }", {}, "connector 'x'"),
+        ("connector = { scan = function() while true do end end }", {"limits": {"cpu_s": 0.2}}, "CPU"),
+        ("connector = { scan = function() return { ('x'):rep(2^24) } end }", {"limits": {"output_bytes": 1000}}, "1"),
+        ("connector = { scan = function() http.get('http://127.0.0.1:1/') end }", {}, "allow_hosts"),
+        ("connector = { scan = function(config, context) context.search('x') end }", {}, "search"),
+        ("connector = { scan = function() return io.open('/etc/passwd') end }", {}, "io"),
+    ],
+)  # fmt: skip
+def test_a_script_that_fails_leaves_what_was_stored(
+    engine: Engine, tmp_path: Path, script: str, keys: dict[str, Any], message: str
+) -> None:
+    configure(tmp_path, "connector = { scan = function() return { { source_id = 'a', body = 'kept' } } end }")
+    assert engine("sync", "script:x", "--json").json["sources"][0]["upserted"] == 1
+    (tmp_path / "scan.lua").write_text(script)
+    if keys:
+        table = "".join(f"{key} = {value}\n" for key, value in keys["limits"].items())
+        with (tmp_path / "engine.toml").open("a") as file:
+            file.write(f"[connectors.script.x.limits]\n{table}")
+    ended = engine("sync", "script:x", "--json")
+    assert ended.code == 1
+    assert message in ended.json["sources"][0]["error"]
+    assert str(tmp_path) not in ended.json["sources"][0]["error"]
+    assert engine("stats", "--json").json["documents"] == 1
+
+
+def test_a_script_has_the_grants_and_keys_of_its_entry(engine: Engine, tmp_path: Path) -> None:
+    script = """
+    connector = {}
+    function connector.scan(config, context)
+        return { { source_id = "a", body = config.word .. " " .. context.config.word .. " " .. fs.read("note.txt") } }
+    end
+    """
+    (tmp_path / "note.txt").write_text("beside")
+    configure(tmp_path, script, word="alpha")
+    assert engine("sync", "script:x", "--json").json["sources"][0]["upserted"] == 1
+    (found,) = engine("search", "beside", "--json").json["results"]
+    assert engine("get", found["id"], "--json").json["body"] == "alpha alpha beside"
+
+
+async def listed(answer: object, max_bytes: int = 1000) -> tuple[list[str], dict[str, str]]:
+    scanned = Scanned.from_answer(answer, max_bytes)
+    found = [entry async for entry in scanned.scan()]
+    assert isinstance(found[-1], Partial)
+    for entry in found:
+        if isinstance(entry, Found):
+            await scanned.read(entry)
+    skipped = {entry.source_id: entry.reason for entry in scanned.skipped}
+    return [entry.source_id for entry in found if isinstance(entry, Found)], skipped
+
+
+async def test_an_item_that_cannot_be_stored_is_skipped_with_a_reason() -> None:
+    fine = {"source_id": "a", "body": "text"}
+    names, skipped = await listed([
+        fine, fine, {**fine, "source_id": 7}, "text", {"body": "x"}, {**fine, "source_id": "x" * (MAX_ID + 1)},
+        {**fine, "source_id": "b"*3, "body": ""}, {**fine, "source_id": "large", "body": "é" * 501},
+        {**fine, "source_id": "m1", "metadata_json": "[1]"}, {**fine, "source_id": "m2", "metadata_json": "[" * 60_000},
+        {**fine, "source_id": "m3", "metadata_json": " " * (MAX_METADATA + 1)}, {**fine, "source_id": "t", "title": 1},
+    ])  # fmt: skip
+    assert names == ["a", "7"]
+    assert skipped == {
+        "a": "returned twice; the first was taken",
+        "item 4": "an item must be a table with named fields, got a string",
+        "item 5": "source_id must be a string that is not empty, got nil",
+        "item 6": f"source_id must have at most {MAX_ID} characters, none of them a control character",
+        "bbb": "body must be a string that is not empty",
+        "large": "too large: 1002 bytes; max_extract_bytes is 1000",
+        "m1": "metadata_json must be a JSON object",
+        "m2": "metadata_json must be a JSON object",
+        "m3": f"metadata_json has {MAX_METADATA + 1} characters; the most is {MAX_METADATA}",
+        "t": "title must be a string, got a number",
+    }
+    assert await listed({}) == ([], {})
+
+
+def test_more_items_than_a_scan_may_have_are_refused() -> None:
+    with pytest.raises(ConnectorError, match="the most is 100,000"):
+        Scanned.from_answer([{}] * (MAX_ITEMS + 1), 10)
+
+
+@pytest.mark.parametrize(
+    ("time", "stored"),
+    [
+        ("2026-01-31T12:00:00+01:00", "2026-01-31T11:00:00Z"),
+        ("2026-01-31 12:00:00", "2026-01-31T12:00:00Z"),
+        ("Sat, 31 Jan 2026 12:00:00 GMT", "2026-01-31T12:00:00Z"),
+        (1769860800, "2026-01-31T12:00:00Z"),
+        (1e300, None),
+        (float("nan"), None),
+        (True, None),
+        ("yesterday", None),
+        ("9" * 1000, None),
+    ],
+)
+def test_times_are_taken_in_the_forms_that_apis_have(time: object, stored: str | None) -> None:
+    scanned = Scanned.from_answer([{"source_id": "a", "body": "b", "updated_at": time}], 10)
+    assert scanned.items["a"].updated_at == stored
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+_FIELDS = ("source_id", "body", "title", "author", "source_url", "created_at", "updated_at", "metadata_json")
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(_FIELDS), _VALUES) | _VALUES, max_size=6))
+def test_no_answer_of_a_script_is_more_than_a_skipped_item(answer: list[Any]) -> None:
+    names, skipped = trio.run(listed, answer)
+    assert len(names) + len(skipped) <= len(answer)
+
+
+def test_the_example_of_the_page_runs(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: str
+) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```lua\n(connector = .*?)```", page, re.DOTALL)
+    monkeypatch.setattr(_Api, "page", staticmethod(lambda path: [{"id": 1, "name": "Down", "text": "It was down."}]))
+    configure(tmp_path, script, base=f"http://{api}", allow_hosts=[api])
+    assert engine("sync", "script:x", "--json").json["sources"][0]["upserted"] == 1
+
+
+def test_no_script_reads_the_clones_of_git_sources(engine: Engine, tmp_path: Path) -> None:
+    """They hold private repositories, of all tenants."""
+    script = """
+    connector = {}
+    function connector.scan(config)
+        local ok, why = pcall(fs.read, config.file)
+        return { { source_id = "a", body = tostring(ok) .. " " .. why } }
+    end
+    """
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/secret.txt").write_text("hidden words")
+    (tmp_path / "open.txt").write_text("open words")
+    for file, told in (("open.txt", "true open words"), ("kept/secret.txt", "false")):
+        configure(tmp_path, script, file=file)
+        with (tmp_path / "engine.toml").open("a") as text:
+            text.write('[connectors.git.g]\nurl = "file:///nosuch"\ncache_dir = "kept"\n')
+        assert engine("sync", "script:x", "--json").code == 0
+        (found,) = engine("search", told.split()[0], "--json").json["results"]
+        body = engine("get", found["id"], "--json").json["body"]
+        assert body.startswith(told)
+        assert "hidden" not in body
