@@ -35,6 +35,7 @@ class SearchQuery:
     """One search. `source` matches a whole label (`git:runbooks`), its NAME or its TYPE.
 
     `since` and `until`, both inclusive, are RFC 3339 in UTC; `path` is a pattern of source_ids (`knowledge.globs`).
+    With `prefix`, the last word may be half typed.
     With `passages`, each hit has up to that many of its best chunks. All of an answer's together are at most
     `max_tokens` long: the best hits' come first, the one at the bound is cut, and those after it are left out.
     """
@@ -46,6 +47,7 @@ class SearchQuery:
     since: str | None = None
     until: str | None = None
     path: str | None = None
+    prefix: bool = False
     passages: int = 0
     max_tokens: int = DEFAULT_PASSAGE_TOKENS
 

@@ -77,19 +77,21 @@ class Context:
         since: str | None = None,
         until: str | None = None,
         path: str | None = None,
+        prefix: bool | None = None,
         passages: int | None = None,
         max_tokens: int | None = None,
     ) -> list[dict[str, Any]]:
         """The caller's documents that match, best first; a blank query finds none.
 
         `limit` is 1 to 100, by default `retrieval.final_limit`; `source` a label, name or type; `since` and `until` are
-        dates or RFC 3339 times; `path` is a pattern of source_ids. A hit has the keys of `POST /tools/search`: unknown
-        values are None, and `passages` is there if some are wanted. Raises CallFailed.
+        dates or RFC 3339 times; `path` is a pattern of source_ids; with `prefix`, the last word
+        may be half typed. A hit has the keys of `POST /tools/search`: unknown values are None, and `passages` is there
+        if some are wanted. Raises CallFailed.
         """
         if not query.strip():
             return []
         given = {"query": query, "mode": mode, "limit": limit, "source": source, "since": since, "until": until}
-        given |= {"path": path, "passages": passages, "max_tokens": max_tokens}
+        given |= {"path": path, "prefix": prefix, "passages": passages, "max_tokens": max_tokens}
         answer = await self._ask("context.search", "search", {k: v for k, v in given.items() if v is not None})
         for warning in answer.get("warnings", ()):
             self.log.warning(f"context.search: {warning}")

@@ -52,6 +52,7 @@ SEARCH = ToolInfo(
             "since": _SINCE,
             "until": _UNTIL,
             "path": _PATH,
+            "prefix": {"type": "boolean", "default": False, "description": "Whether the last word may be half typed"},
             "passages": {
                 "type": "integer",
                 "description": f"How many of its best passages each result has, 0 to {MAX_PASSAGES}; default 0",

@@ -41,6 +41,7 @@ async def search(
     since: Annotated[str | None, Parameter(help="Only documents updated since (date or RFC 3339 time).")] = None,
     until: Annotated[str | None, Parameter(help="Only documents updated until (date or RFC 3339 time).")] = None,
     path: Annotated[str | None, Parameter(help="Only documents whose source_id matches this pattern.")] = None,
+    prefix: Annotated[bool, Parameter(help="The last word may be half typed.", negative=())] = False,
     limit: Annotated[int | None, Parameter(help="At most this many results, 1 to 100.")] = None,
     passages: Annotated[int, Parameter(help="Show this many of the best passages of each, 0 to 10.")] = 0,
     max_tokens: Annotated[int, Parameter(help="At most this many tokens in all passages.")] = DEFAULT_PASSAGE_TOKENS,
@@ -54,7 +55,7 @@ async def search(
         within = max(1, min(limit, 100))
         warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
         limit = within
-    given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens)
+    given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix)
     async with reading(config, tenant) as (loaded, store):
         try:
             wanted = search_query(given, loaded.config.retrieval.final_limit)

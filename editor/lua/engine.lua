@@ -96,6 +96,7 @@ local context = {}
 ---@field since? string                             changed since a date (`2026-01-31`) or an RFC 3339 time
 ---@field until? string                            changed until then
 ---@field path? string                             a pattern of source_ids, as `docs/**/*.md`
+---@field prefix? boolean                          the last word may be half typed; default false
 ---@field passages? integer                        best passages of each hit, 0 to 10; default 0
 ---@field max_tokens? integer                      tokens of all passages, 1 to 100,000; default 4,000
 ---@field filters? { source?: string, since?: string, until?: string, path?: string }   another way to give these four

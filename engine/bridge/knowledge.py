@@ -53,6 +53,7 @@ class SearchArguments(msgspec.Struct):
     path: str | None = None
     passages: int | float | None = None
     max_tokens: int | float | None = None
+    prefix: bool = False
     filters: Filters | None = None
 
 
@@ -124,6 +125,7 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
         since=_time("since", _agreeing("since", arguments.since, filters.since)),
         until=_time("until", _agreeing("until", arguments.until, filters.until), end_of_day=True),
         path=_pattern(_agreeing("path", arguments.path, filters.path)),
+        prefix=arguments.prefix,
         passages=_whole("passages", arguments.passages, 0, MAX_PASSAGES, 0),
         max_tokens=_whole("max_tokens", arguments.max_tokens, 1, MAX_PASSAGE_TOKENS, DEFAULT_PASSAGE_TOKENS),
     )

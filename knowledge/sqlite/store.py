@@ -159,7 +159,7 @@ class SqliteStore:
                 "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"
             )
         warnings: tuple[str, ...] = (_HYBRID_WARNING,) if query.mode == "hybrid" else ()
-        match = ranking.parse_query(query.query)
+        match = ranking.parse_query(query.query, prefix=query.prefix)
         if match.cut:
             warnings += (_CUT_WARNING,)
         if not match.any or query.limit < 1 or not (reading.is_text(query.source) and reading.is_text(query.path)):

@@ -174,6 +174,22 @@ async def test_until_and_path_come_before_ranking_too(store: SqliteStore) -> Non
             assert set(names(await search(store, "needle", path=path, limit=9))) == found, path
 
 
+async def test_with_prefix_the_last_word_may_be_half_typed(store: SqliteStore) -> None:
+    await fill(
+        store,
+        document("a.md", "hay " * 99 + "how to roll back a rollback of payments", title="A"),
+        document("b.md", "rolling payments.breaker.window_s", title="B"),
+    )
+    assert await search(store, "rollb") == ()
+    (hit,) = await search(store, "rollb", prefix=True)
+    assert "rollback" in hit.snippet
+    assert names(await search(store, "payments roll", prefix=True)) == ["b.md", "a.md"]
+    assert names(await search(store, "Payments.Breaker.wind", prefix=True))[0] == "b.md"
+    # Not in a phrase, not before the end, and not from one character alone.
+    for query in ('"payments rol"', "rol ", "rol!", "p", "", "rol pa\0"):
+        assert await search(store, query, prefix=True) == await search(store, query), query
+
+
 async def test_a_hit_says_where_it_stands_and_what_it_was_found_in(store: SqliteStore) -> None:
     text = "# Alpha\n\nintro\n\n## Beta\n\nthe needle"
     written = NewDocument(
