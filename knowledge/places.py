@@ -13,7 +13,8 @@ MAX_HEADING_CHARACTERS = 120
 
 SEPARATOR = " > "
 
-_MARK = re.compile(r"^ {0,3}(?:(#{1,6})(?:[ \t]+([^\n]*))?[ \t\r]*$|(`{3,}|~{3,}))", re.MULTILINE)
+# With the end of the line before it: `^` would be tried at every character, which takes half as long again (measured).
+_MARK = re.compile(r"\n {0,3}(?:(#{1,6})(?:[ \t]+([^\n]*))?[ \t\r]*(?=\n|\Z)|(`{3,}|~{3,}))")
 _CLOSING = re.compile(r"(?:^|[ \t]+)#+$")
 _TEXT = re.compile(r"\S")
 _LINES = re.compile(r"([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8})?)?")
@@ -94,7 +95,7 @@ def _overlapping(body: str, chunks: Sequence[str]) -> list[tuple[int, int] | Non
 
 def _headings(body: str) -> Iterator[_Heading]:
     fence = ""
-    for mark in _MARK.finditer(body):
+    for mark in _MARK.finditer("\n" + body):
         hashes, text, fenced = mark.groups()
         if fenced is not None:
             if not fence:
@@ -105,7 +106,7 @@ def _headings(body: str) -> Iterator[_Heading]:
             shown = " ".join(_CLOSING.sub("", (text or "")[: 2 * MAX_HEADING_CHARACTERS].strip()).split())
             if len(shown) > MAX_HEADING_CHARACTERS:
                 shown = shown[: MAX_HEADING_CHARACTERS - 1] + "…"
-            yield _Heading(mark.start(), mark.end(), len(hashes), shown)
+            yield _Heading(mark.start(), mark.end() - 1, len(hashes), shown)
 
 
 def _text_after(body: str, position: int) -> int:
