@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.errors import Code, Problem
-from knowledge.store import BrowsableStore, Document, Listed, StoreError
+from knowledge.store import DOCUMENT_URI, BrowsableStore, Document, Listed, StoreError
 
-__all__ = ["Document", "Documents", "Listed", "answered"]
+__all__ = ["DOCUMENT_URI", "Document", "Documents", "Listed", "answered"]
 
 T = TypeVar("T")
 

@@ -55,6 +55,64 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"{pattern!r} is not a pattern: {error}") from None
 
 
+# A pattern of a query, and the alternatives that it may stand for. SQLite's GLOB takes time in proportion to the length
+# of the pattern times that of the path, as it never goes back to the star before the last one.
+MAX_PATTERN_CHARACTERS = 512
+MAX_ALTERNATIVES = 32
+
+
+def sqlite_globs(pattern: str) -> tuple[str, ...]:
+    """Patterns of SQLite's GLOB, one of which matches what `pattern` does. Raises ValueError.
+
+    It is for patterns of strangers: an expression for `re` may take exponential time.
+    """
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise ValueError(f"the pattern has {len(pattern)} characters; at most {MAX_PATTERN_CHARACTERS} are allowed")
+    compile_glob(pattern)
+    # The alternatives so far at each depth of braces: those before the brace, those before its last comma, and those
+    # since that comma.
+    outer: list[tuple[list[str], list[str]]] = []
+    current = [""]
+    place = 0
+    while place < len(pattern):
+        found = _PIECE.match(pattern, place)
+        assert found is not None
+        place = found.end()
+        escaped, negated, members, before, after, character = found.groups()
+        if character == "{":
+            outer.append((current, []))
+            current = [""]
+        elif character == "}":
+            prefixes, others = outer.pop()
+            current = [prefix + each for prefix in prefixes for each in others + current]
+        elif character == "," and outer:
+            outer[-1][1].extend(current)
+            current = [""]
+        else:
+            choices = _sqlite_piece(escaped, negated, members, before, after, character)
+            current = [each + choice for each in current for choice in choices]
+        if len(current) + sum(len(others) for _, others in outer) > MAX_ALTERNATIVES:
+            raise ValueError(f"{pattern!r} stands for more than {MAX_ALTERNATIVES} patterns")
+    return tuple(dict.fromkeys(current))
+
+
+def _sqlite_piece(
+    escaped: str | None, negated: str | None, members: str | None, before: str | None, after: str | None,
+    character: str | None,
+) -> tuple[str, ...]:  # fmt: skip
+    if escaped is not None:
+        return (f"[{escaped}]" if escaped in "*?[" else escaped,)
+    if members is not None:
+        return ("^" if not negated and members == "^" else f"[{'^' if negated else ''}{members}]",)
+    if before is not None:
+        if before and after:
+            return ("/", "/*/")
+        if after:
+            return ("", "*/")
+        return ("/*" if before else "*",)
+    return (character or "",)
+
+
 def _folders(before: str, after: str) -> str:
     """`**` as a component: at the start, at the end, in the middle, or alone."""
     if before and after:

@@ -27,7 +27,8 @@ class MatchQuery:
 
     `any` matches a document with any of the terms; it is empty when the query holds none, so that nothing matches.
     `required` has one expression for each term; a document that matches each of them holds all the words.
-    `words` are the folded words, for finding them in a text. `cut` is true when the query was too long to use whole.
+    `words` are the folded words, for finding them in a text; a `*` ends one that may be half typed. `cut` is true when
+    the query was too long to use whole.
     """
 
     any: str
@@ -36,11 +37,15 @@ class MatchQuery:
     cut: bool
 
 
-def parse_query(text: str) -> MatchQuery:
+# A shorter half of a word matches a good part of all words.
+MIN_PREFIX_CHARACTERS = 2
+
+
+def parse_query(text: str, *, prefix: bool = False) -> MatchQuery:
     """Never fails. `"a b"` is a phrase when its quotes are balanced; everything else is words, taken literally.
 
     A word with punctuation inside (`a-b`, `module.name`) counts as its parts, each a term, and ranks higher where the
-    parts stand together.
+    parts stand together. With `prefix`, the last word may be half typed, unless it is in a phrase or too short.
     """
     cut = len(text) > MAX_QUERY_CHARACTERS
     required: dict[str, str] = {}  # folded -> expression, so that `Rust rust` is one term
@@ -59,8 +64,29 @@ def parse_query(text: str) -> MatchQuery:
         words.update(dict.fromkeys(fold(token) for token in tokens))
         if len(terms) > 1:
             together[fold(_quoted(tokens))] = _quoted(tokens)
+    if prefix and not cut:
+        required, together, words = _half_typed(text, required, together, words)
     expressions = tuple(required.values())
     return MatchQuery(" OR ".join((required | together).values()), expressions, tuple(words), cut)
+
+
+def _half_typed(
+    text: str, required: dict[str, str], together: dict[str, str], words: dict[str, None]
+) -> tuple[dict[str, str], dict[str, str], dict[str, None]]:
+    """The same with the last word of the query as a prefix, which a star marks among the words."""
+    tokens = _tokens(text)
+    last = fold(_quoted(tokens[-1:])) if tokens else ""
+    # In a phrase the word is no term of its own; behind the last word, a quote or a space ends it.
+    if last not in required or not text.endswith(tokens[-1]) or len(tokens[-1]) < MIN_PREFIX_CHARACTERS:
+        return required, together, words
+    word = fold(tokens[-1])
+    # An entry of `together` that ends with the word may be half typed with it.
+    whole = {key: f"{each} *" if key.endswith(f' {word}"') else each for key, each in together.items()}
+    return (
+        required | {last: f"{required[last]} *"},
+        whole,
+        {each: None for each in words if each != word} | {f"{word}*": None},
+    )
 
 
 def title_prefix(text: str) -> str:
@@ -174,11 +200,12 @@ def _best_place(folded: str, words: Sequence[str], width: int) -> int:
 
 def _places(folded: str, word: str) -> Iterator[int]:
     """Where `word` stands as a word of its own: the first few, as an excerpt needs no more."""
+    word, half, _ = word.partition("*")
     place = -1
     for _ in range(5):
         place = folded.find(word, place + 1)
         if place < 0:
             return
         end = place + len(word)
-        if not folded[place - 1 : place].isalnum() and not folded[end : end + 1].isalnum():
+        if not folded[place - 1 : place].isalnum() and (half or not folded[end : end + 1].isalnum()):
             yield place

@@ -13,6 +13,15 @@ MAX_BODY_CHARACTERS = 240_000_000
 MAX_CHUNKS = 2**24
 
 
+# The address of a document as a resource of MCP, without its id.
+DOCUMENT_URI = "engine://documents/"
+
+# Passages of one hit, and tokens of all passages of an answer; a token is four bytes, as in chunking.
+MAX_PASSAGES = 10
+DEFAULT_PASSAGE_TOKENS = 4000
+MAX_PASSAGE_TOKENS = 100_000
+
+
 class StoreError(Exception):
     """The store cannot answer: locked, corrupt, not a store, or not there. The text says which and what to do."""
 
@@ -23,18 +32,48 @@ class EmbeddingsDisabled(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuery:
-    """One search. `source` matches a whole label (`git:runbooks`), its NAME or its TYPE; `since` is RFC 3339 in UTC."""
+    """One search. `source` matches a whole label (`git:runbooks`), its NAME or its TYPE.
+
+    `since` and `until`, both inclusive, are RFC 3339 in UTC; `path` is a pattern of source_ids (`knowledge.globs`).
+    With `prefix`, the last word may be half typed.
+    With `passages`, each hit has up to that many of its best chunks. All of an answer's together are at most
+    `max_tokens` long: the best hits' come first, the one at the bound is cut, and those after it are left out.
+    """
 
     query: str
     mode: Mode = "keyword"
     limit: int = 12
     source: str | None = None
     since: str | None = None
+    until: str | None = None
+    path: str | None = None
+    prefix: bool = False
+    passages: int = 0
+    max_tokens: int = DEFAULT_PASSAGE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One of a hit's best chunks, or the part of it that `max_tokens` left."""
+
+    text: str
+    heading: str | None
+    lines: tuple[int, int] | None
+    page: int | None
+
+    def cut(self, text: str) -> "Passage":
+        """The same passage, with only the beginning of its text."""
+        lines = self.lines and (self.lines[0], self.lines[0] + text.count("\n"))
+        return Passage(text, self.heading, lines, self.page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One found document. `score` is in 0..1, higher is better; times are `YYYY-MM-DDTHH:MM:SSZ`."""
+    """One found document. `score` is in 0..1, higher is better; times are `YYYY-MM-DDTHH:MM:SSZ`.
+
+    `heading`, `lines` (the first and the last, from 1) and `page` are those of its best chunk, in the body whose
+    SHA-256 is `digest`; `uri` is its address as a resource of MCP. `passages` is None unless the query wants some.
+    """
 
     id: str
     source: str
@@ -44,6 +83,12 @@ class Hit:
     snippet: str
     source_url: str | None
     updated_at: str | None
+    heading: str | None = None
+    lines: tuple[int, int] | None = None
+    page: int | None = None
+    digest: str | None = None
+    uri: str | None = None
+    passages: tuple[Passage, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +103,16 @@ class SearchAnswer:
 class Chunk:
     index: int
     text: str
+    lines: tuple[int, int] | None = None
+    heading: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One document with its chunks. `id` is a UUID that survives re-synchronisation of one source and source_id."""
+    """One document with its chunks. `id` is a UUID that survives re-synchronisation of one source and source_id.
+
+    `lines` is None, or the lines of the stored body that `body` and `chunks` are of.
+    """
 
     id: str
     source: str
@@ -76,6 +126,7 @@ class Document:
     body: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     chunks: tuple[Chunk, ...] = ()
+    lines: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

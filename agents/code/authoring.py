@@ -75,28 +75,37 @@ class Context:
         limit: int | None = None,
         source: str | None = None,
         since: str | None = None,
+        until: str | None = None,
+        path: str | None = None,
+        prefix: bool | None = None,
+        passages: int | None = None,
+        max_tokens: int | None = None,
     ) -> list[dict[str, Any]]:
         """The caller's documents that match, best first; a blank query finds none.
 
-        `limit` is 1 to 100, by default `retrieval.final_limit`; `source` a label, name or type; `since` a date or RFC
-        3339 time. A hit has `id`, `source`, `source_id`, `title`, `score` (0 to 1), `snippet`, `source_url`,
-        `updated_at`; unknown values are None. Raises CallFailed.
+        `limit` is 1 to 100, by default `retrieval.final_limit`; `source` a label, name or type; `since` and `until` are
+        dates or RFC 3339 times; `path` is a pattern of source_ids; with `prefix`, the last word
+        may be half typed. A hit has the keys of `POST /tools/search`: unknown values are None, and `passages` is there
+        if some are wanted. Raises CallFailed.
         """
         if not query.strip():
             return []
-        given = {"query": query, "mode": mode, "limit": limit, "source": source, "since": since}
+        given = {"query": query, "mode": mode, "limit": limit, "source": source, "since": since, "until": until}
+        given |= {"path": path, "prefix": prefix, "passages": passages, "max_tokens": max_tokens}
         answer = await self._ask("context.search", "search", {k: v for k, v in given.items() if v is not None})
         for warning in answer.get("warnings", ()):
             self.log.warning(f"context.search: {warning}")
         found: list[dict[str, Any]] = answer["results"]
         return found
 
-    async def get(self, document_id: str) -> dict[str, Any]:
+    async def get(self, document_id: str, *, lines: str | None = None) -> dict[str, Any]:
         """One document of the caller's, by the `id` of a hit, with the keys of `POST /tools/get`.
 
-        Raises CallFailed, with the code `not_found` for a missing document.
+        `lines` are those of the body that are wanted (`12-40`). Raises CallFailed, with the code `not_found` for a
+        missing document.
         """
-        document: dict[str, Any] = await self._ask("context.get", "get", {"id": document_id})
+        given = {"id": document_id} | ({} if lines is None else {"lines": lines})
+        document: dict[str, Any] = await self._ask("context.get", "get", given)
         return document
 
     async def sources(self) -> list[dict[str, Any]]:

@@ -11,12 +11,23 @@ from agents.documents import answered
 from agents.tool import Called, ToolInfo
 from engine.bridge import knowledge
 from engine.errors import Code, Problem
-from knowledge.store import MODES, EmbeddingsDisabled, Store
+from knowledge.store import DEFAULT_PASSAGE_TOKENS, MAX_PASSAGE_TOKENS, MAX_PASSAGES, MODES, EmbeddingsDisabled, Store
 
 T = TypeVar("T")
 
 _SOURCE = {"type": "string", "description": "Only this source: its label (git:runbooks), its name or its type"}
 _SINCE = {"type": "string", "description": "Only documents changed since this date or RFC 3339 time"}
+_UNTIL = {"type": "string", "description": "Only documents changed until this date or RFC 3339 time"}
+_PATH = {"type": "string", "description": "Only documents whose source_id matches this pattern, as docs/**/*.md"}
+_PLACED = {
+    "heading": {"type": ["string", "null"], "description": "The headings above it, as Alpha > Beta"},
+    "lines": {
+        "type": ["array", "null"],
+        "items": {"type": "integer"},
+        "description": "The first and the last line in the body, from 1",
+    },
+    "page": {"type": ["integer", "null"]},
+}
 
 SEARCH = ToolInfo(
     name="search",
@@ -39,10 +50,22 @@ SEARCH = ToolInfo(
             },
             "source": _SOURCE,
             "since": _SINCE,
+            "until": _UNTIL,
+            "path": _PATH,
+            "prefix": {"type": "boolean", "default": False, "description": "Whether the last word may be half typed"},
+            "passages": {
+                "type": "integer",
+                "description": f"How many of its best passages each result has, 0 to {MAX_PASSAGES}; default 0",
+            },
+            "max_tokens": {
+                "type": "integer",
+                "description": f"Tokens of all passages at most, to {MAX_PASSAGE_TOKENS}; "
+                f"default {DEFAULT_PASSAGE_TOKENS}",
+            },
             "filters": {
                 "type": "object",
-                "properties": {"source": _SOURCE, "since": _SINCE},
-                "description": "Another way to give source and since",
+                "properties": {"source": _SOURCE, "since": _SINCE, "until": _UNTIL, "path": _PATH},
+                "description": "Another way to give these four",
             },
         },
         "required": ["query"],
@@ -63,6 +86,17 @@ SEARCH = ToolInfo(
                         "snippet": {"type": "string"},
                         "source_url": {"type": ["string", "null"]},
                         "updated_at": {"type": ["string", "null"]},
+                        **_PLACED,
+                        "digest": {"type": ["string", "null"], "description": "SHA-256 of the document's body"},
+                        "uri": {"type": ["string", "null"], "description": "Its resource"},
+                        "passages": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "properties": {"text": {"type": "string"}, **_PLACED},
+                                "required": ["text"],
+                            },
+                        },
                     },
                     "required": ["id", "source", "source_id", "score", "snippet"],
                 },
@@ -82,12 +116,20 @@ GET = ToolInfo(
     open_world=False,
     parameters={
         "type": "object",
-        "properties": {"id": {"type": "string", "description": "The id of a search result"}},
+        "properties": {
+            "id": {"type": "string", "description": "The id of a search result"},
+            "lines": {"type": "string", "description": "Only these lines of the body, as 12-40, 12- or 12"},
+        },
         "required": ["id"],
     },
     returns={
         "type": "object",
-        "properties": {"id": {"type": "string"}, "title": {"type": ["string", "null"]}, "body": {"type": "string"}},
+        "properties": {
+            "id": {"type": "string"},
+            "title": {"type": ["string", "null"]},
+            "body": {"type": "string"},
+            "lines": {"type": "array", "items": {"type": "integer"}},
+        },
         "required": ["id", "body"],
     },
 )
@@ -146,7 +188,10 @@ def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tu
         document = await _answered(store.get(params["id"]))
         if document is None:
             raise Problem(Code.NOT_FOUND, f"get: document not found: {params['id'][:128]}")
-        return knowledge.document_as_json(document)
+        try:
+            return knowledge.document_as_json(document, params.get("lines"))
+        except ValueError as error:
+            raise Problem(Code.BAD_REQUEST, f"get: {error}") from None
 
     async def sources(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"sources": [knowledge.source_as_json(source) for source in await _answered(store.sources())]}

@@ -13,11 +13,11 @@ from cyclopts import Parameter
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, shown
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
+from engine.bridge.knowledge import SearchArguments, document_as_json, hit_as_json, search_query
 from engine.config import LoadedConfig
 from knowledge.sqlite.store import SqliteStore, open_store
-from knowledge.store import Hit, SearchQuery, SourceInfo
+from knowledge.store import DEFAULT_PASSAGE_TOKENS, Hit, SourceInfo
 from knowledge.stores import store_path
-from knowledge.times import canonical_time
 
 Mode = Literal["keyword", "semantic", "hybrid"]
 
@@ -39,7 +39,12 @@ async def search(
     mode: Annotated[Mode, Parameter(help="How to search.")] = "keyword",
     source: Annotated[str | None, Parameter(help="Only this source: TYPE:NAME, NAME or TYPE.")] = None,
     since: Annotated[str | None, Parameter(help="Only documents updated since (date or RFC 3339 time).")] = None,
+    until: Annotated[str | None, Parameter(help="Only documents updated until (date or RFC 3339 time).")] = None,
+    path: Annotated[str | None, Parameter(help="Only documents whose source_id matches this pattern.")] = None,
+    prefix: Annotated[bool, Parameter(help="The last word may be half typed.", negative=())] = False,
     limit: Annotated[int | None, Parameter(help="At most this many results, 1 to 100.")] = None,
+    passages: Annotated[int, Parameter(help="Show this many of the best passages of each, 0 to 10.")] = 0,
+    max_tokens: Annotated[int, Parameter(help="At most this many tokens in all passages.")] = DEFAULT_PASSAGE_TOKENS,
     explain: Annotated[bool, Parameter(help="Show how results were found and scored.", negative=())] = False,
     config: ConfigPath = None,
     as_json: AsJson = False,
@@ -50,12 +55,15 @@ async def search(
         within = max(1, min(limit, 100))
         warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
         limit = within
-    since = _time(since, "--since")
+    given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix)
     async with reading(config, tenant) as (loaded, store):
-        limit = limit or loaded.config.retrieval.final_limit
-        answer = await store.search(SearchQuery(query=query, mode=mode, limit=limit, source=source, since=since))
+        try:
+            wanted = search_query(given, loaded.config.retrieval.final_limit)
+        except ValueError as error:
+            raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
+        answer = await store.search(wanted)
     if as_json:
-        body: dict[str, Any] = {"results": [asdict(hit) for hit in answer.hits]}
+        body: dict[str, Any] = {"results": [hit_as_json(hit) for hit in answer.hits]}
         say_json(body | ({"warnings": list(answer.warnings)} if answer.warnings else {}))
         return
     for warning in answer.warnings:
@@ -77,15 +85,29 @@ def _show_hit(number: int, hit: Hit, explain: bool) -> None:
     say(f"    source: {hit.source_id}")
     if hit.source_url:
         say(f"    url: {hit.source_url}")
+    if hit.heading:
+        say(f"    heading: {one_line(hit.heading)}")
+    if hit.lines:
+        say(f"    lines: {_range(hit.lines)}")
     say(f'    excerpt: "{one_line(hit.snippet)}"')
+    for passage in hit.passages or ():
+        where = ", ".join(filter(None, (one_line(passage.heading or ""), passage.lines and _range(passage.lines))))
+        say(f"    passage ({where}):" if where else "    passage:")
+        for line in passage.text.split("\n"):
+            say(f"    | {one_line(line)}")
     say(f"    id: {hit.id}")
     say()
+
+
+def _range(lines: tuple[int, int]) -> str:
+    return f"{lines[0]}-{lines[1]}"
 
 
 async def get(
     document_id: Annotated[str, Parameter(name="ID", help="The id that search prints.")],
     /,
     *,
+    lines: Annotated[str | None, Parameter(help="Only these lines of the body: 12-40, 12- or 12.")] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
     tenant: TenantName = "default",
@@ -95,21 +117,24 @@ async def get(
         document = await store.get(document_id)
     if document is None:
         raise Exit(FAILED, f"document not found: {document_id}")
-    fields = asdict(document)
+    try:
+        fields = document_as_json(document, lines)
+    except ValueError as error:
+        raise Exit(UNUSABLE, f"--lines: {error}") from None
     if as_json:
         say_json(fields)
         return
     say("--- Document ---")
     for key, value in fields.items():
-        if key not in ("body", "metadata", "chunks") and value is not None:
+        if key not in ("body", "metadata", "chunks", "lines") and value is not None:
             say(f"{key}: {one_line(value)}")
     if document.metadata:
         say(f"metadata: {json.dumps(document.metadata, ensure_ascii=False)}")
     say("\n--- Body ---")
-    say(document.body)
-    say(f"\n--- Chunks ({len(document.chunks)}) ---")
-    for chunk in document.chunks:
-        say(f"[{chunk.index}] {one_line(chunk.text)}")
+    say(fields["body"])
+    say(f"\n--- Chunks ({len(fields['chunks'])}) ---")
+    for chunk in fields["chunks"]:
+        say(f"[{chunk['index']}] {one_line(chunk['text'])}")
 
 
 async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
@@ -192,14 +217,6 @@ async def export(
         file.write("\n")
     counts = plural(len(everything["documents"]), "document"), plural(len(everything["chunks"]), "chunk")
     note(f"exported {counts[0]} and {counts[1]} to {output}")
-
-
-def _time(text: str | None, option: str) -> str | None:
-    """The time in an option, in the store's form."""
-    try:
-        return None if text is None else canonical_time(text)
-    except ValueError as error:
-        raise Exit(UNUSABLE, f"{option}: {error}") from None
 
 
 def _ago(moment: str | None, now: datetime) -> str:

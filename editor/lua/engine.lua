@@ -105,7 +105,12 @@ local context = {}
 ---@field limit? integer                            1 to 100, others become the nearest; default `retrieval.final_limit`
 ---@field source? string                            a source's label (`git:runbooks`), name or type
 ---@field since? string                             changed since a date (`2026-01-31`) or an RFC 3339 time
----@field filters? { source?: string, since?: string }      another way to give these two
+---@field until? string                            changed until then
+---@field path? string                             a pattern of source_ids, as `docs/**/*.md`
+---@field prefix? boolean                          the last word may be half typed; default false
+---@field passages? integer                        best passages of each hit, 0 to 10; default 0
+---@field max_tokens? integer                      tokens of all passages, 1 to 100,000; default 4,000
+---@field filters? { source?: string, since?: string, until?: string, path?: string }   another way to give these four
 
 ---@class engine.SearchArguments: engine.SearchOptions
 ---@field query string
@@ -120,10 +125,24 @@ local context = {}
 ---@field snippet string
 ---@field source_url? string
 ---@field updated_at? string        `YYYY-MM-DDTHH:MM:SSZ`
+---@field heading? string           the headings above its best chunk, as `Alpha > Beta`
+---@field lines? integer[]          the first and the last line of that chunk in the body, from 1
+---@field page? integer             its page, where the source has pages
+---@field digest? string            SHA-256 of the body, in hexadecimal
+---@field uri? string               its address as a resource of MCP
+---@field passages? engine.Passage[]    if some are wanted, the best first
+
+---@class engine.Passage
+---@field text string
+---@field heading? string
+---@field lines? integer[]
+---@field page? integer
 
 ---@class engine.Chunk
 ---@field index integer             from 0
 ---@field text string
+---@field lines? integer[]          its first and its last line in the body, from 1
+---@field heading? string           the headings above it, as `Alpha > Beta`
 
 ---@class engine.Document
 ---@field id string
@@ -136,6 +155,7 @@ local context = {}
 ---@field updated_at? string        `YYYY-MM-DDTHH:MM:SSZ`
 ---@field content_type string
 ---@field body string
+---@field lines? integer[]          the first and the last line of `body`, if lines were wanted
 ---@field metadata table<string, any>
 ---@field chunks engine.Chunk[]
 
@@ -155,11 +175,15 @@ local context = {}
 ---@overload fun(arguments: engine.SearchArguments): engine.Hit[]
 function context.search(query, options) end
 
----One document, by the `id` of a hit. Raises an error if it does not exist.
+---@class engine.GetOptions
+---@field lines? string             only these lines of the body: `12-40`, `12-` or `12`
+
+---One document, by the `id` of a hit. Raises an error if it does not exist, or has no such lines.
 ---@param id string
+---@param options? engine.GetOptions
 ---@return engine.Document
----@overload fun(arguments: { id: string }): engine.Document
-function context.get(id) end
+---@overload fun(arguments: { id: string, lines?: string }): engine.Document
+function context.get(id, options) end
 
 ---The sources of the caller's documents.
 ---@return engine.Source[]

@@ -13,7 +13,20 @@ import msgspec
 
 from engine.bridge import CallRefused, HostContext, HostFunction
 from engine.bridge.families import Family
-from knowledge.store import Document, EmbeddingsDisabled, Hit, SearchQuery, SourceInfo, Store, StoreError
+from knowledge import places
+from knowledge.globs import sqlite_globs
+from knowledge.store import (
+    DEFAULT_PASSAGE_TOKENS,
+    MAX_PASSAGE_TOKENS,
+    MAX_PASSAGES,
+    Document,
+    EmbeddingsDisabled,
+    Hit,
+    SearchQuery,
+    SourceInfo,
+    Store,
+    StoreError,
+)
 from knowledge.times import canonical_time
 
 SEARCH, GET, SOURCES = "context.search", "context.get", "context.sources"
@@ -24,21 +37,29 @@ MAX_HITS = 100
 class Filters(msgspec.Struct):
     source: str | None = None
     since: str | None = None
+    until: str | None = None
+    path: str | None = None
 
 
 class SearchArguments(msgspec.Struct):
-    """`filters` is ctx's spelling of the two plain keys; if both are given they must agree."""
+    """`filters` is ctx's spelling of the plain keys of the same names; if both are given they must agree."""
 
     query: str
     mode: Literal["keyword", "semantic", "hybrid"] = "keyword"
     limit: int | float | None = None
     source: str | None = None
     since: str | None = None
+    until: str | None = None
+    path: str | None = None
+    passages: int | float | None = None
+    max_tokens: int | float | None = None
+    prefix: bool = False
     filters: Filters | None = None
 
 
 class GetArguments(msgspec.Struct):
     id: str
+    lines: str | None = None
 
 
 class NoArguments(msgspec.Struct):
@@ -57,7 +78,7 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
             raise CallRefused(str(error)) from None
         for warning in (*limit_warnings(arguments), *answer.warnings):
             context.log("warn", f"{SEARCH}: {warning}")
-        return [_without_nulls(hit_as_json(hit)) for hit in answer.hits]
+        return [_hit_without_nulls(hit) for hit in answer.hits]
 
     async def get(context: HostContext, arguments: GetArguments) -> dict[str, Any]:
         try:
@@ -66,7 +87,12 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
             raise CallRefused(str(error)) from None
         if document is None:
             raise CallRefused(f"document not found: {arguments.id[:128]}")
-        return _without_nulls(document_as_json(document))
+        try:
+            shown = document_as_json(document, arguments.lines)
+        except ValueError as error:
+            raise CallRefused(str(error)) from None
+        shown["chunks"] = [_without_nulls(chunk) for chunk in shown["chunks"]]
+        return _without_nulls(shown)
 
     async def sources(context: HostContext, arguments: NoArguments) -> list[dict[str, Any]]:
         try:
@@ -91,18 +117,42 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
     limit = arguments.limit if arguments.limit is not None else default_limit
     if not math.isfinite(limit) or limit != int(limit):
         raise ValueError(f"limit must be a whole number from 1 to {MAX_HITS}, got {limit:g}")
-    since = _agreeing("since", arguments.since, filters.since)
-    try:
-        since = canonical_time(since) if since is not None else None
-    except ValueError as error:
-        raise ValueError(f"since: {error}") from None
     return SearchQuery(
         query=arguments.query,
         mode=arguments.mode,
         limit=_within_bounds(limit),
         source=_agreeing("source", arguments.source, filters.source),
-        since=since,
+        since=_time("since", _agreeing("since", arguments.since, filters.since)),
+        until=_time("until", _agreeing("until", arguments.until, filters.until), end_of_day=True),
+        path=_pattern(_agreeing("path", arguments.path, filters.path)),
+        prefix=arguments.prefix,
+        passages=_whole("passages", arguments.passages, 0, MAX_PASSAGES, 0),
+        max_tokens=_whole("max_tokens", arguments.max_tokens, 1, MAX_PASSAGE_TOKENS, DEFAULT_PASSAGE_TOKENS),
     )
+
+
+def _time(name: str, text: str | None, *, end_of_day: bool = False) -> str | None:
+    try:
+        return None if text is None else canonical_time(text, end_of_day=end_of_day)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _pattern(path: str | None) -> str | None:
+    try:
+        if path is not None:
+            sqlite_globs(path)
+    except ValueError as error:
+        raise ValueError(f"path: {error}") from None
+    return path
+
+
+def _whole(name: str, value: float | None, least: int, most: int, default: int) -> int:
+    if value is None:
+        return default
+    if not math.isfinite(value) or value != int(value) or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value:g}")
+    return int(value)
 
 
 def limit_warnings(arguments: SearchArguments) -> tuple[str, ...]:
@@ -125,7 +175,7 @@ def _agreeing(name: str, plain: str | None, filtered: str | None) -> str | None:
 
 # Shallow copies of the store's flat answers; `dataclasses.asdict` would copy every value deeply (measured: 20 times
 # the cost on a document of some chunks).
-_HIT = tuple(field.name for field in fields(Hit))
+_HIT = tuple(field.name for field in fields(Hit) if field.name != "passages")
 _DOCUMENT = tuple(field.name for field in fields(Document))
 _SOURCE = tuple(field.name for field in fields(SourceInfo))
 _hit_values, _document_values, _source_values = attrgetter(*_HIT), attrgetter(*_DOCUMENT), attrgetter(*_SOURCE)
@@ -133,13 +183,37 @@ _hit_values, _document_values, _source_values = attrgetter(*_HIT), attrgetter(*_
 
 def hit_as_json(hit: Hit) -> dict[str, Any]:
     """One search result as the contract shows it, nulls included."""
-    return dict(zip(_HIT, _hit_values(hit), strict=True))
+    shown: dict[str, Any] = dict(zip(_HIT, _hit_values(hit), strict=True))
+    shown["lines"] = hit.lines and list(hit.lines)
+    if hit.passages is not None:
+        shown["passages"] = [
+            {"text": each.text, "heading": each.heading, "lines": each.lines and list(each.lines), "page": each.page}
+            for each in hit.passages
+        ]
+    return shown
 
 
-def document_as_json(document: Document) -> dict[str, Any]:
-    """One document as the contract shows it, nulls included."""
+def document_as_json(document: Document, lines: str | None = None) -> dict[str, Any]:
+    """One document as the contract shows it, nulls included; with `lines` only these and their chunks.
+
+    Raises ValueError for lines that make no sense or are not there.
+    """
     shown: dict[str, Any] = dict(zip(_DOCUMENT, _document_values(document), strict=True))
-    shown["chunks"] = [{"index": chunk.index, "text": chunk.text} for chunk in document.chunks]
+    chunks = document.chunks
+    if lines is not None:
+        first, last = places.parse_lines(lines)
+        shown["body"], last = places.cut(document.body, first, last)
+        shown["lines"] = [first, last]
+        chunks = tuple(each for each in chunks if each.lines and each.lines[0] <= last and first <= each.lines[1])
+    shown["chunks"] = [
+        {
+            "index": chunk.index,
+            "text": chunk.text,
+            "lines": None if chunk.lines is None else list(chunk.lines),
+            "heading": chunk.heading,
+        }
+        for chunk in chunks
+    ]
     return shown
 
 
@@ -150,6 +224,13 @@ def source_as_json(source: SourceInfo) -> dict[str, Any]:
 
 def _without_nulls(shown: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def _hit_without_nulls(hit: Hit) -> dict[str, Any]:
+    shown = _without_nulls(hit_as_json(hit))
+    if hit.passages is not None:
+        shown["passages"] = [_without_nulls(each) for each in shown["passages"]]
+    return shown
 
 
 FAMILY = Family.plain(lambda host: functions(host.store_of, default_limit=host.default_limit))

@@ -4,7 +4,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
@@ -15,8 +15,19 @@ from typing import Any
 import apsw
 
 from knowledge import ranking, times
+from knowledge.chunking import BYTES_PER_TOKEN
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
-from knowledge.store import Chunk, Document, Hit, Listed, SearchAnswer, SearchQuery, Stored
+from knowledge.store import (
+    DOCUMENT_URI,
+    Chunk,
+    Document,
+    Hit,
+    Listed,
+    Passage,
+    SearchAnswer,
+    SearchQuery,
+    Stored,
+)
 from storage.answers import ENTRY_BYTES, OBJECT_BYTES, text_bytes
 from storage.lanes import rows
 
@@ -35,11 +46,25 @@ WITH matches AS (
 SELECT d.id, s.label, d.source_id, d.title, d.source_url, d.updated_at, b.chunk, b.rank, ({complete}) AS complete
 FROM best b JOIN documents d ON d.n = b.n JOIN sources s ON s.n = d.source
 WHERE (:source IS NULL OR :source IN (s.label, s.name, s.type)) AND (:since IS NULL OR d.updated_at >= :since)
+    AND (:until IS NULL OR d.updated_at <= :until) AND ({path})
 ORDER BY complete DESC, b.rank, d.updated_at DESC, d.id LIMIT :limit
 """
 
-# Not part of _SEARCH: there it would be evaluated before the limit, for every document that matches.
+# Not part of _SEARCH: there they would be evaluated before the limit, for every document that matches.
 _CHUNK_TEXT = "SELECT text FROM chunks WHERE rowid = ?"
+_PLACE = "SELECT first_line, last_line, page, heading FROM places WHERE chunk = ?"
+_BODY = "SELECT sha256 FROM bodies WHERE n = ?"
+
+# The best chunks of the documents that were found.
+_PASSAGES = f"""
+WITH matches AS (
+    SELECT rowid AS chunk, bm25(chunks, {_TITLE_WEIGHT}, {_TEXT_WEIGHT}) AS rank FROM chunks
+    WHERE chunks MATCH :any AND rowid >> {CHUNK_BITS} IN (SELECT value FROM json_each(:documents)) LIMIT -1
+)
+SELECT chunk FROM (
+    SELECT chunk, row_number() OVER (PARTITION BY chunk >> {CHUNK_BITS} ORDER BY rank, chunk) AS place FROM matches
+) WHERE place <= :passages ORDER BY chunk >> {CHUNK_BITS}, place
+"""
 
 _GET = """
 SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.author, d.created_at, d.updated_at,
@@ -47,7 +72,10 @@ SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.author, d.creat
 FROM documents d JOIN sources s ON s.n = d.source WHERE d.id = ?
 """
 
-_CHUNKS = "SELECT rowid, text FROM chunks WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+_CHUNKS = """
+SELECT c.rowid, c.text, p.first_line, p.last_line, p.heading FROM chunks c LEFT JOIN places p ON p.chunk = c.rowid
+WHERE c.rowid BETWEEN ? AND ? ORDER BY c.rowid
+"""
 
 _SOURCES = """
 SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error
@@ -90,18 +118,24 @@ def is_text(value: str | None) -> bool:
     return True
 
 
-@lru_cache(maxsize=ranking.MAX_TERMS + 1)
-def _search_sql(terms: int) -> str:
+@lru_cache(maxsize=4 * ranking.MAX_TERMS)
+def _search_sql(terms: int, paths: int) -> str:
     matching = (f"SELECT rowid >> {CHUNK_BITS} FROM chunks WHERE chunks MATCH :term{i}" for i in range(terms))
+    path = " OR ".join(f"d.source_id GLOB :path{i}" for i in range(paths)) or "1"
     complete = "1" if terms == 1 else f"b.n IN ({' INTERSECT '.join(matching)})"
-    return _SEARCH.format(title=_TITLE_WEIGHT, text=_TEXT_WEIGHT, bits=CHUNK_BITS, complete=complete)
+    return _SEARCH.format(title=_TITLE_WEIGHT, text=_TEXT_WEIGHT, bits=CHUNK_BITS, complete=complete, path=path)
 
 
-def search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...], terms: int) -> tuple[Hit, ...]:
+def search(
+    db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, bindings: dict[str, Any], paths: int
+) -> tuple[Hit, ...]:
     """The best chunk of each document that matches, the best first."""
     with db:  # one snapshot: the excerpts are of the chunks that were ranked
-        found = rows(db, _search_sql(terms), bindings)
+        found = rows(db, _search_sql(len(match.required), paths), bindings)
         texts = [rows(db, _CHUNK_TEXT, (row[6],))[0][0] for row in found]
+        places = [_place(db, row[6]) for row in found]
+        bodies = [rows(db, _BODY, (row[6] >> CHUNK_BITS,)) for row in found]
+        passages = _passages(db, query, match, [row[6] >> CHUNK_BITS for row in found]) if query.passages > 0 else None
     scores = ranking.scores([(bool(row[8]), row[7]) for row in found])
     return tuple(
         Hit(
@@ -112,10 +146,48 @@ def search(db: apsw.Connection, bindings: dict[str, Any], words: tuple[str, ...]
             source_url=row[4],
             updated_at=row[5],
             score=score,
-            snippet=ranking.snippet(text, words),
+            snippet=ranking.snippet(text, match.words),
+            heading=place.heading,
+            lines=place.lines,
+            page=place.page,
+            digest=body[0][0] if body else None,
+            uri=DOCUMENT_URI + row[0],
+            passages=None if passages is None else tuple(passages.get(row[6] >> CHUNK_BITS, ())),
         )
-        for row, text, score in zip(found, texts, scores, strict=True)
+        for row, score, text, place, body in zip(found, scores, texts, places, bodies, strict=True)
     )
+
+
+def _place(db: apsw.Connection, chunk: int) -> Passage:
+    """Where a chunk stands, as a passage without its text."""
+    for first, last, page, heading in rows(db, _PLACE, (chunk,)):
+        return Passage("", heading, (first, last), page)
+    return Passage("", None, None, None)
+
+
+def _passages(
+    db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, documents: list[int]
+) -> dict[int, list[Passage]]:
+    """The best chunks of each document, within `query.max_tokens` together: the first documents have theirs first."""
+    bindings = {"any": match.any, "documents": json.dumps(documents), "passages": query.passages}
+    chunks: dict[int, list[int]] = {}
+    for (chunk,) in rows(db, _PASSAGES, bindings):
+        chunks.setdefault(chunk >> CHUNK_BITS, []).append(chunk)
+    found: dict[int, list[Passage]] = {}
+    room = query.max_tokens * BYTES_PER_TOKEN
+    for n in documents:
+        for chunk in chunks.get(n, ()):
+            if room <= 0:
+                return found
+            text = rows(db, _CHUNK_TEXT, (chunk,))[0][0]
+            data = text.encode()
+            passage = replace(_place(db, chunk), text=text)
+            if len(data) > room:
+                passage = passage.cut(data[:room].decode(errors="ignore").rstrip())
+            room -= len(data)
+            if passage.text:
+                found.setdefault(n, []).append(passage)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +212,10 @@ def get(db: apsw.Connection, document_id: str) -> CachedDocument | None:
     names = ("id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type")
     fields = dict(zip((*names, "body"), values, strict=True))
     first, _ = chunk_range(n)
-    fields["chunks"] = tuple(Chunk(row - first, text) for row, text in chunks)
+    fields["chunks"] = tuple(
+        Chunk(row - first, text, None if start is None else (start, end), heading)
+        for row, text, start, end, heading in chunks
+    )
     return CachedDocument(fields, metadata)
 
 
@@ -222,22 +297,30 @@ def size_on_disk(file: Path) -> int:
 # --- sizes of cached answers -----------------------------------------------------------------------------------------
 
 _chunk_text = attrgetter("text")
-_hit_texts = attrgetter("id", "source", "source_id", "title", "snippet", "source_url", "updated_at")
+_chunk_heading = attrgetter("heading")
+_hit_texts = attrgetter(
+    "id", "source", "source_id", "title", "snippet", "source_url", "updated_at", "heading", "digest", "uri"
+)
+_passage_texts = attrgetter("text", "heading")
+# What an object takes with the pair of its lines, beside its texts.
+_PLACED_BYTES = OBJECT_BYTES + 128
 
 
 def search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:
-    texts = [query.query, query.mode, query.source, query.since, *answer.warnings]
+    texts = [query.query, query.mode, query.source, query.since, query.until, query.path, *answer.warnings]
     texts += chain.from_iterable(map(_hit_texts, answer.hits))
-    return ENTRY_BYTES + OBJECT_BYTES * len(answer.hits) + text_bytes(texts)
+    passages = [passage for hit in answer.hits for passage in hit.passages or ()]
+    texts += chain.from_iterable(map(_passage_texts, passages))
+    return ENTRY_BYTES + _PLACED_BYTES * (len(answer.hits) + len(passages)) + text_bytes(texts)
 
 
 def found_bytes(document_id: str, found: CachedDocument | None) -> int:
     if found is None:
         return ENTRY_BYTES + text_bytes((document_id,))
     chunks = found.fields["chunks"]
-    texts = [document_id, found.metadata, *map(_chunk_text, chunks)]
+    texts = [document_id, found.metadata, *map(_chunk_text, chunks), *map(_chunk_heading, chunks)]
     texts += [value for value in found.fields.values() if value is not chunks]
-    return ENTRY_BYTES + getsizeof(found.fields) + OBJECT_BYTES * len(chunks) + text_bytes(texts)
+    return ENTRY_BYTES + getsizeof(found.fields) + _PLACED_BYTES * len(chunks) + text_bytes(texts)
 
 
 def sources_bytes(found: tuple[tuple[Any, ...], ...]) -> int:

@@ -8,12 +8,21 @@ import apsw
 from knowledge.store import MAX_CHUNKS, StoreError
 from storage.lanes import at_once, rows
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x6B6E6F77  # "know": tells our files from other programs' SQLite files
 
 # Chunk i of document n is row n * MAX_CHUNKS + i of the index, so a match in the index alone says which document it is
 # of, and a document's chunks are one range.
 CHUNK_BITS = MAX_CHUNKS.bit_length() - 1
+
+# Where a chunk stands, by its row in `chunks`, and the SHA-256 of a document's body. The latter is not in `documents`:
+# behind the body, it would be read over all pages of the body.
+PLACES = """
+CREATE TABLE places(
+    chunk INTEGER PRIMARY KEY, first_line INTEGER NOT NULL, last_line INTEGER NOT NULL, page INTEGER, heading TEXT
+);
+CREATE TABLE bodies(n INTEGER PRIMARY KEY, sha256 TEXT NOT NULL);
+"""
 
 SCHEMA = f"""
 CREATE TABLE sources(
@@ -29,6 +38,7 @@ CREATE TABLE documents(
 );
 CREATE INDEX documents_by_source ON documents(source, chunk_count);
 CREATE VIRTUAL TABLE chunks USING fts5(title, text, tokenize = 'unicode61 remove_diacritics 2');
+{PLACES}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
@@ -80,9 +90,20 @@ def check(db: apsw.Connection, file: Path) -> None:
         what = "is an empty database" if _is_empty(db) else "is another program's SQLite database"
         raise StoreError(f"{file} {what}, not a store; create the store (init or sync), or correct [db] path")
     version = db.pragma("user_version")
-    if version != SCHEMA_VERSION:
+    if not 1 <= version <= SCHEMA_VERSION:
         age = "a newer" if version > SCHEMA_VERSION else "an unknown"
         raise StoreError(
             f"the store at {file} was written by {age} version (schema {version}, this one knows {SCHEMA_VERSION}); "
             "use that version, or fill a new store"
         )
+
+
+def is_current(db: apsw.Connection) -> bool:
+    """Whether the file is of this version's schema, and no upgrade to it is under way."""
+    return db.pragma("user_version") == SCHEMA_VERSION and not is_upgrading(db)
+
+
+def is_upgrading(db: apsw.Connection) -> bool:
+    """Whether an upgrade has begun and not ended."""
+    # Not table_exists(), which does not notice what another process has changed.
+    return bool(rows(db, "SELECT 1 FROM sqlite_schema WHERE name = 'upgrade'"))

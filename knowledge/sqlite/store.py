@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 import apsw
 import trio
 
-from knowledge import ranking, times
-from knowledge.sqlite import reading, schema, writing
+from knowledge import globs, ranking, times
+from knowledge.sqlite import reading, schema, upgrade, writing
 from knowledge.store import (
     MODES,
     Applied,
@@ -63,7 +63,8 @@ async def open_store(
 
     `configured` maps each source label of the configuration to what is wrong with it, or None. `readers` is the number
     of searches that run in parallel. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` bounds
-    the size of the store: a batch that would exceed it is not written.
+    the size of the store: a batch that would exceed it is not written. A store of an older version is upgraded in
+    place, also with `readonly`.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, not a store, or too new.
     """
     given = Path(path)
@@ -78,6 +79,7 @@ async def open_store(
                     open_lane(file, create=create, reading=False, busy_timeout_s=busy_timeout_s)
                 )
                 await writer.run(partial(schema.prepare, file=given, create=create))
+                await _upgrade(writer)
             lanes = [
                 await stack.enter_async_context(
                     open_lane(file, create=False, reading=True, busy_timeout_s=busy_timeout_s)
@@ -85,11 +87,23 @@ async def open_store(
                 for _ in range(readers)
             ]
             await lanes[0].run(partial(schema.check, file=given))
+            if writer is None and not await lanes[0].run(schema.is_current):
+                async with open_lane(file, create=False, reading=False, busy_timeout_s=busy_timeout_s) as upgrading:
+                    await _upgrade(upgrading)
             watch = await stack.enter_async_context(open_watch(file))
         except apsw.Error as error:
             fault = await trio.to_thread.run_sync(fault_of, error, file)
             raise StoreError(opening_text(fault, NAMED, given, error)) from error
         yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch)
+
+
+async def _upgrade(writer: Lane) -> None:
+    """Bring a store of an older schema up to date. Each step is a call of its own, so that it can be cancelled."""
+    if await writer.run(schema.is_current):
+        return
+    await writer.run(upgrade.begin)
+    while await writer.run(upgrade.step):
+        pass
 
 
 @asynccontextmanager
@@ -131,27 +145,31 @@ class SqliteStore:
         return same
 
     async def search(self, query: SearchQuery) -> SearchAnswer:
-        """Find documents; see `Store`. Raises ValueError for an unknown mode or an invalid `since`."""
+        """Find documents; see `Store`. Raises ValueError for an unknown mode, an invalid `since`, `until` or `path`."""
         return await self._answer(("search", query), partial(self._search, query), partial(reading.search_bytes, query))
 
     async def _search(self, query: SearchQuery) -> SearchAnswer:
         if query.mode not in MODES:
             raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
         since = None if query.since is None else times.canonical_time(query.since)
+        until = None if query.until is None else times.canonical_time(query.until, end_of_day=True)
+        paths = () if query.path is None else globs.sqlite_globs(query.path)
         if query.mode == "semantic":
             raise EmbeddingsDisabled(
                 "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"
             )
         warnings: tuple[str, ...] = (_HYBRID_WARNING,) if query.mode == "hybrid" else ()
-        match = ranking.parse_query(query.query)
+        match = ranking.parse_query(query.query, prefix=query.prefix)
         if match.cut:
             warnings += (_CUT_WARNING,)
-        if not match.any or query.limit < 1 or not reading.is_text(query.source):
+        if not match.any or query.limit < 1 or not (reading.is_text(query.source) and reading.is_text(query.path)):
             await trio.lowlevel.checkpoint()
             return SearchAnswer((), warnings)
-        bindings = {"any": match.any, "source": query.source, "since": since, "limit": min(query.limit, 2**31)}
+        bindings: dict[str, Any] = {"any": match.any, "source": query.source, "since": since, "until": until}
+        bindings["limit"] = min(query.limit, 2**31)
+        bindings |= {f"path{index}": path for index, path in enumerate(paths)}
         bindings |= {f"term{index}": term for index, term in enumerate(match.required)}
-        work = partial(reading.search, bindings=bindings, words=match.words, terms=len(match.required))
+        work = partial(reading.search, query=query, match=match, bindings=bindings, paths=len(paths))
         return SearchAnswer(await self._read(work), warnings)
 
     async def get(self, document_id: str) -> Document | None:

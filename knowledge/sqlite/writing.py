@@ -1,13 +1,16 @@
 """Changes of a store, in the writer's thread and inside one transaction; and the lock of a sync."""
 
 import fcntl
+import hashlib
 import json
 import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
 
+from knowledge import places
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import MAX_CHUNKS, Applied, Batch, NewDocument, StoreError, SyncMark
 from storage.lanes import rows
@@ -92,6 +95,20 @@ def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument)
         "INSERT INTO chunks(rowid, title, text) VALUES (?, ?, ?)",
         [(first + index, document.title or "", text) for index, text in enumerate(document.chunks)],
     )
+    place(db, n, document.body, document.content_type, document.chunks)
+
+
+def place(db: apsw.Connection, n: int, body: str, content_type: str, chunks: Sequence[str]) -> None:
+    """Write where the chunks of document `n` stand, and the hash of its body."""
+    first, last = chunk_range(n)
+    db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", (first, last))
+    # In a plain text, a `#` begins a comment as often as a heading.
+    found = places.places(body, chunks, markdown=content_type != "text/plain")
+    db.executemany(
+        "INSERT INTO places(chunk, first_line, last_line, heading) VALUES (?, ?, ?, ?)",
+        [(first + index, *each) for index, each in enumerate(found) if each is not None],
+    )
+    db.execute("INSERT OR REPLACE INTO bodies(n, sha256) VALUES (?, ?)", (n, hashlib.sha256(body.encode()).hexdigest()))
 
 
 def _delete(db: apsw.Connection, source: int, source_id: str) -> bool:
@@ -99,6 +116,8 @@ def _delete(db: apsw.Connection, source: int, source_id: str) -> bool:
     found = rows(db, sql, (source, source_id))
     for (n,) in found:
         db.execute("DELETE FROM chunks WHERE rowid BETWEEN ? AND ?", chunk_range(n))
+        db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+        db.execute("DELETE FROM bodies WHERE n = ?", (n,))
     return bool(found)
 
 

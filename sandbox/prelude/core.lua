@@ -362,8 +362,8 @@ local function build_context(config, tools)
             local found = host_call("context.search", named("context.search", query, "query", options))
             return found
         end,
-        get = function(id)
-            local document = host_call("context.get", named("context.get", id, "id"))
+        get = function(id, options)
+            local document = host_call("context.get", named("context.get", id, "id", options))
             return document
         end,
         sources = function()

@@ -36,7 +36,7 @@ HOST_CALLS: dict[str, HostCall] = {
     call.name: call
     for call in (
         HostCall("context.search", ("query", "options"), "core"),
-        HostCall("context.get", ("id",), "core"),
+        HostCall("context.get", ("id", "options"), "core"),
         HostCall("context.sources", (), "core"),
         HostCall("context.call_tool", ("name", "params"), "core"),
         HostCall("http.get", ("url", "options"), "http"),

@@ -11,12 +11,12 @@ import mcp_types as t
 from pydantic import ValidationError
 
 from agents.agent import AgentInfo, AgentPrompt
-from agents.documents import Document, Listed
+from agents.documents import DOCUMENT_URI, Document, Listed
 from agents.tool import ToolInfo
 from engine.errors import Problem
 from server.problems import details, encode, tool_error_text
 
-_BY_ID = "engine://documents/"
+_BY_ID = DOCUMENT_URI
 _BY_TITLE = "engine://sources/"
 DOCUMENT_TEMPLATE = _BY_ID + "{id}"
 TITLE_TEMPLATE = _BY_TITLE + "{source}/{title}"

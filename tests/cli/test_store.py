@@ -149,15 +149,19 @@ def test_search_prints_what_it_found_best_first(filled):
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == "1. [1.00] filesystem:docs / Alpha"
-    assert [line.strip().partition(":")[0] for line in lines[1:5]] == ["updated", "source", "excerpt", "id"]
-    assert "Rust programming is a craft." in lines[3]
+    assert [line.strip().partition(":")[0] for line in lines[1:7]] == [
+        "updated", "source", "heading", "lines", "excerpt", "id",
+    ]  # fmt: skip
+    assert (lines[3], lines[4]) == ("    heading: Alpha", "    lines: 1-3")
+    assert "Rust programming is a craft." in lines[5]
 
 
 def test_search_as_json_is_the_rest_body(filled):
     results = filled("search", "deployments", "--json").json["results"]
     assert {hit["source_id"] for hit in results} == {"beta.md", "gamma.txt"}
     assert set(results[0]) == {
-        "id", "source", "source_id", "title", "score", "snippet", "source_url", "updated_at",
+        "id", "source", "source_id", "title", "score", "snippet", "source_url", "updated_at", "heading",
+        "lines", "page", "digest", "uri",
     }  # fmt: skip
 
 
@@ -209,8 +213,38 @@ def test_get_prints_a_document(filled):
     assert "--- Chunks (1) ---\n[0] # Alpha" in ended.out
     assert set(filled("get", hit["id"], "--json").json) == {
         "id", "source", "source_id", "source_url", "title", "author", "created_at", "updated_at", "content_type",
-        "body", "metadata", "chunks",
+        "body", "metadata", "chunks", "lines",
     }  # fmt: skip
+
+
+def test_get_can_be_narrowed_to_lines(filled):
+    (hit,) = filled("search", "rust", "--json").json["results"]
+    part = filled("get", hit["id"], "--lines", "3", "--json").json
+    assert (part["body"], part["lines"]) == ("Rust programming is a craft.", [3, 3])
+    assert "--- Body ---\nRust programming is a craft.\n" in filled("get", hit["id"], "--lines", "3-9").out
+    for lines, error in {
+        "9": "there is no line 9: the document has 4",
+        "3-1": "lines 3-1 end before they begin",
+        "x": "lines must be as 12-40, 12- or 12, counted from 1, got 'x'",
+    }.items():
+        ended = filled("get", hit["id"], "--lines", lines)
+        assert (ended.code, ended.err) == (2, f"error: --lines: {error}\n")
+
+
+def test_search_shows_passages(filled):
+    ended = filled("search", "rust programming", "--passages", "2", "--max-tokens", "9")
+    assert "    passage (Alpha, 1-3):\n    | # Alpha\n    | \n    | Rust programming is a craft\n" in ended.out
+    (hit,) = filled("search", "rust programming", "--passages", "1", "--json").json["results"]
+    assert hit["passages"][0]["lines"] == hit["lines"]
+    for option, value, error in (
+        ("--passages", "11", "--passages must be a whole number from 0 to 10, got 11"),
+        ("--max-tokens", "0", "--max-tokens must be a whole number from 1 to 100000, got 0"),
+        ("--path", "[", "--path: '[' has a '[' without its counterpart"),
+        ("--until", "x", "--until: 'x' is not a date"),
+    ):
+        ended = filled("search", "rust", option, value)
+        assert ended.code == 2
+        assert error in ended.err
 
 
 def test_get_of_a_missing_document_is_exit_1(filled):

@@ -1,18 +1,11 @@
 from itertools import pairwise
 
 import pytest
+from document_texts import DOCUMENTS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from knowledge.chunking import split
-
-# Texts that look like documents: headings, fences, both kinds of line end, long words, several bytes a character.
-DOCUMENTS = st.lists(
-    st.sampled_from(
-        ["# ", "## h", "\n", "\r\n", "\n\n", "\r\n\r\n", " ", "\t", "word", "é", "漢字", "🎉", "```\n", "x" * 40]
-    )
-    | st.text(max_size=8)
-).map("".join)
 
 
 def without_space(text: str) -> str:

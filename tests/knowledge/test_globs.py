@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import apsw
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from knowledge.connectors import Found
 from knowledge.connectors.filesystem import FilesystemConnector
-from knowledge.globs import compile_glob
+from knowledge.globs import MAX_PATTERN_CHARACTERS, compile_glob, sqlite_globs
 
 # pattern -> paths that it matches, paths that it does not. By the documentation of globset, in its default form.
 MATCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -60,3 +63,53 @@ async def test_a_connector_in_the_style_of_ctx_reads_the_files_of_the_root_alone
     assert await names(include_globs=["docs/*.rst"]) == ["docs/c.rst"]
     with pytest.raises(ValueError, match="a glob is not valid"):
         await names(include_globs=["["])
+
+
+def matches_in_sqlite(db: apsw.Connection, pattern: str, path: str) -> bool:
+    return any(db.execute("SELECT ? GLOB ?", (path, glob)).fetchall()[0][0] for glob in sqlite_globs(pattern))
+
+
+@pytest.mark.parametrize("pattern", MATCHES)
+def test_sqlite_matches_what_the_expression_does(pattern: str) -> None:
+    db = apsw.Connection(":memory:")
+    for path in (*MATCHES[pattern][0], *MATCHES[pattern][1]):
+        assert matches_in_sqlite(db, pattern, path) == bool(compile_glob(pattern).fullmatch(path)), path
+
+
+# Pieces of patterns.
+PIECES = (
+    "a",
+    "b",
+    "/",
+    "*",
+    "**",
+    "**/",
+    "/**",
+    "?",
+    "[ab]",
+    "[!a]",
+    "[^]",
+    "[a-c]",
+    "{a,b}",
+    "{a,}",
+    r"\*",
+    "^",
+    "]a",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=5).map("".join), st.text(alphabet="abc/*^]", max_size=6))
+def test_sqlite_matches_what_any_expression_does(pattern: str, path: str) -> None:
+    try:
+        expression = compile_glob(pattern)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"counterpart|members|pattern"):
+            sqlite_globs(pattern)
+        return
+    assert matches_in_sqlite(apsw.Connection(":memory:"), pattern, path) == bool(expression.fullmatch(path))
+
+
+@pytest.mark.parametrize("pattern", ["{a,b}" * 6, "{" * 9 + "a" + "}" * 9 + "{a,b}" * 6, "a/**/" * 6, "a" * 1000])
+def test_a_pattern_that_stands_for_too_many_is_refused_at_once(pattern: str) -> None:
+    with pytest.raises(ValueError, match=f"more than 32 patterns|at most {MAX_PATTERN_CHARACTERS}"):
+        sqlite_globs(pattern)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import subprocess
@@ -153,6 +154,81 @@ async def test_a_since_that_is_no_time_is_a_value_error_that_shows_it(store: Sql
     with pytest.raises(ValueError, match="is not a date"):
         await store.search(SearchQuery(query="word", since=since))
     assert await search(store, "word") == ()
+
+
+async def test_until_and_path_come_before_ranking_too(store: SqliteStore) -> None:
+    await fill(
+        store,
+        document("docs/a.md", "needle " * 9, updated_at="2025-06-01T12:00:00Z"),
+        document("docs/x/b.txt", "needle needle", updated_at="2025-07-01T12:00:00Z"),
+        document("c.md", "needle and other words"),
+    )
+    assert names(await search(store, "needle", until="2025-06-01")) == ["docs/a.md"]
+    assert names(await search(store, "needle", since="2025-06-02", until="2025-07-01T12:00:00Z")) == ["docs/x/b.txt"]
+    for path, found in {"*.md": {"docs/a.md", "c.md"}, "docs/**": {"docs/a.md", "docs/x/b.txt"}, "{c,d}.md": {"c.md"},
+                        "[": None, "\ud800": set(), "": set()}.items():  # fmt: skip
+        if found is None:
+            with pytest.raises(ValueError, match="without its counterpart"):
+                await search(store, "needle", path=path)
+        else:
+            assert set(names(await search(store, "needle", path=path, limit=9))) == found, path
+
+
+async def test_with_prefix_the_last_word_may_be_half_typed(store: SqliteStore) -> None:
+    await fill(
+        store,
+        document("a.md", "hay " * 99 + "how to roll back a rollback of payments", title="A"),
+        document("b.md", "rolling payments.breaker.window_s", title="B"),
+    )
+    assert await search(store, "rollb") == ()
+    (hit,) = await search(store, "rollb", prefix=True)
+    assert "rollback" in hit.snippet
+    assert names(await search(store, "payments roll", prefix=True)) == ["b.md", "a.md"]
+    assert names(await search(store, "Payments.Breaker.wind", prefix=True))[0] == "b.md"
+    # Not in a phrase, not before the end, and not from one character alone.
+    for query in ('"payments rol"', "rol ", "rol!", "p", "", "rol pa\0"):
+        assert await search(store, query, prefix=True) == await search(store, query), query
+
+
+async def test_a_hit_says_where_it_stands_and_what_it_was_found_in(store: SqliteStore) -> None:
+    text = "# Alpha\n\nintro\n\n## Beta\n\nthe needle"
+    written = NewDocument(
+        source_id="a.md", body=f"\n{text}\n", chunks=("# Alpha\n\nintro", "## Beta\n\nthe needle"), digest="d",
+        content_type="text/markdown",
+    )  # fmt: skip
+    await fill(store, written)
+    (hit,) = await search(store, "needle")
+    assert (hit.heading, hit.lines, hit.page) == ("Alpha > Beta", (6, 8), None)
+    assert hit.digest == hashlib.sha256(written.body.encode()).hexdigest()
+    assert hit.uri == f"engine://documents/{hit.id}"
+    assert hit.passages is None
+    found = await store.get(hit.id)
+    assert found is not None
+    assert [(chunk.heading, chunk.lines) for chunk in found.chunks] == [("Alpha", (2, 4)), ("Alpha > Beta", (6, 8))]
+    await fill(store, NewDocument(source_id="a.md", body="a needle", chunks=("a needle",), digest="e"))
+    (hit,) = await search(store, "needle")
+    assert (hit.heading, hit.lines) == (None, (1, 1))
+
+
+async def test_passages_are_the_best_chunks_of_each_hit_within_the_tokens(store: SqliteStore) -> None:
+    await fill(
+        store,
+        document("a.md", "needle in hay " + "hay " * 50, "nothing", "needle needle needle", "needle twice needle"),
+        document("b.md", "a needle at\nthe second place " + "hay " * 90),
+    )
+    hits = await search(store, "needle", passages=2)
+    assert [[passage.text[:20] for passage in hit.passages or ()] for hit in hits] == [
+        ["needle needle needle", "needle twice needle"],
+        ["a needle at\nthe seco"],
+    ]
+    assert [hit.lines for hit in hits] == [hit.passages[0].lines for hit in hits if hit.passages]
+    # 11 tokens are 44 bytes: all of the first document's 20 + 19, and five of the other.
+    first, second = await search(store, "needle", passages=2, max_tokens=11)
+    assert [len(passage.text) for passage in first.passages or ()] == [20, 19]
+    assert [(passage.text, passage.lines) for passage in second.passages or ()] == [("a nee", (1, 1))]
+    first, second = await search(store, "needle", passages=2, max_tokens=1)
+    assert [passage.text for passage in first.passages or ()] == ["need"]
+    assert second.passages == ()
 
 
 async def test_limit_bounds_the_hits_and_may_be_anything(store: SqliteStore) -> None:
@@ -566,7 +642,7 @@ async def test_a_newer_schema_is_an_error_that_names_both_versions(path: Path) -
     db.pragma("user_version", 99)
     db.close()
     text = await opening_error(path)
-    assert "newer version (schema 99, this one knows 1)" in text
+    assert "newer version (schema 99, this one knows 2)" in text
 
 
 async def test_a_locked_database_is_an_error_within_the_busy_timeout_and_opens_afterwards(path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Bring a store of an older schema up to this one's, in place: in steps of whole documents, each one transaction.
+
+A step that was killed is done again; the table `upgrade` says how far it came. Several processes may take part.
+"""
+
+import logging
+
+import apsw
+
+from knowledge.sqlite import writing
+from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, chunk_range, is_upgrading
+from storage.lanes import at_once, rows
+
+log = logging.getLogger("knowledge")
+
+# A step ends when it has passed this many documents, or this many characters of bodies: bounded memory, and a bounded
+# wait for another process that writes.
+STEP_DOCUMENTS = 256
+STEP_CHARACTERS = 4 * 1024 * 1024
+
+
+def begin(db: apsw.Connection) -> None:
+    """Begin the upgrade of a file that has been checked to be a store. Call `step` until it returns False."""
+    version, count = db.pragma("user_version"), rows(db, "SELECT count(*) FROM documents")[0][0]
+    log.info(
+        "upgrading a store of %d documents to schema %d: lines and headings of its chunks are computed from the stored "
+        "texts; nothing is removed",
+        count, SCHEMA_VERSION,
+    )  # fmt: skip
+    if version < SCHEMA_VERSION:
+        at_once(_begin, db)
+
+
+def _begin(db: apsw.Connection) -> None:
+    if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
+        rows(db, PLACES + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
+        db.pragma("user_version", SCHEMA_VERSION)
+
+
+def step(db: apsw.Connection) -> bool:
+    """Do the next documents; False when none is left and the store is current."""
+    return at_once(_step, db)
+
+
+def _step(db: apsw.Connection) -> bool:
+    if not is_upgrading(db):
+        return False
+    passed = rows(db, "SELECT passed FROM upgrade")[0][0]
+    characters = documents = 0
+    while documents < STEP_DOCUMENTS and characters < STEP_CHARACTERS:
+        found = rows(db, "SELECT n, body, content_type FROM documents WHERE n > ? ORDER BY n LIMIT 1", (passed,))
+        if not found:
+            db.execute("DROP TABLE upgrade")
+            return False
+        passed, body, content_type = found[0]
+        chunks = rows(db, "SELECT text FROM chunks WHERE rowid BETWEEN ? AND ? ORDER BY rowid", chunk_range(passed))
+        writing.place(db, passed, body, content_type, [text for (text,) in chunks])
+        documents += 1
+        characters += len(body)
+    db.execute("UPDATE upgrade SET passed = ?", (passed,))
+    return True
