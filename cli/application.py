@@ -154,6 +154,17 @@ _LEAST = (
 )
 
 
+# With less address space, the libraries that are written in Rust abort the process where an allocation fails.
+_LEAST_TO_LOAD = 100 << 20
+
+
+def _refuse_what_cannot_load() -> None:
+    """Raises Exit where there is too little address space to import what commands need."""
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY and space < _LEAST_TO_LOAD:
+        raise Exit(UNUSABLE, "there is no room to start" + _tight())
+
+
 def _tight() -> str:
     """The limits of this process that are too low to work with: the errors they cause do not name them."""
     found = []
@@ -174,6 +185,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         arguments = _reordered(arguments)
         _refuse_what_is_of_ctx(arguments)
+        _refuse_what_cannot_load()
         result = build()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return result if isinstance(result, int) else OK

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -56,12 +56,12 @@ async def search(
         warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
         limit = within
     given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix)
+    try:
+        wanted = search_query(given, 1)
+    except ValueError as error:
+        raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
     async with reading(config, tenant) as (loaded, store):
-        try:
-            wanted = search_query(given, loaded.config.retrieval.final_limit)
-        except ValueError as error:
-            raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
-        answer = await store.search(wanted)
+        answer = await store.search(replace(wanted, limit=limit or loaded.config.retrieval.final_limit))
     if as_json:
         body: dict[str, Any] = {"results": [hit_as_json(hit) for hit in answer.hits]}
         say_json(body | ({"warnings": list(answer.warnings)} if answer.warnings else {}))

@@ -96,18 +96,19 @@ def as_row(name: str, arguments: Any) -> str:
 
 
 def _toml(value: Any) -> str | None:
-    """A value in one line of TOML, without what TOML cannot have."""
+    """A value in one line of TOML, without what TOML cannot have and without long texts: a row asks for a part."""
     match value:
         case bool():
             return "true" if value else "false"
         case str():
-            return _text(value)
+            return _text(value) if len(value) <= MAX_SHOWN else None
         case int() | float():
             return repr(value)
         case list():
-            return f"[{', '.join(filter(None, map(_toml, value)))}]"
+            items = [_toml(item) for item in value]
+            return None if None in items else f"[{', '.join(map(str, items))}]"
         case dict():
-            pairs = ((key, _toml(item)) for key, item in value.items())
+            pairs = ((key, _toml(item)) for key, item in value.items() if len(str(key)) <= MAX_SHOWN)
             return f"{{{', '.join(f'{_key(str(key))} = {text}' for key, text in pairs if text is not None)}}}"
     return None
 
@@ -117,5 +118,4 @@ def _key(key: str) -> str:
 
 
 def _text(value: str) -> str:
-    shown = value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "…"
-    return json.dumps(shown, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
