@@ -20,7 +20,7 @@ APPLICATION_ID = 0x6B767672  # "kvvr": tells our files from other programs' SQLi
 # What a key counts as, in addition to its own bytes and those of its value: its namespace, and its place in the tables.
 ENTRY_BYTES = 128
 # Rows of one step of what may be long, and bytes of values in a step that removes, all of which are overwritten: a step
-# takes some tens of milliseconds, in which nobody else writes.
+# holds the write lock for some tens of milliseconds.
 STEP_ROWS = 500
 STEP_BYTES = 2 * 1024 * 1024
 # How long a deleted tenant's runs are refused: longer than any run that began before.

@@ -86,7 +86,9 @@ async def open_store(
                 )
                 for _ in range(readers)
             ]
-            await lanes[0].run(partial(schema.check, file=given))
+            # Each one: a connection opens its log when it first reads; so a store has all its descriptors from now on.
+            for lane in lanes:
+                await lane.run(partial(schema.check, file=given))
             if writer is None and not await lanes[0].run(schema.is_current):
                 async with open_lane(file, create=False, reading=False, busy_timeout_s=busy_timeout_s) as upgrading:
                     await _upgrade(upgrading)

@@ -326,9 +326,7 @@ def problems(figures: Figures) -> list[str]:
     first, *later = figures.states
     found = [f"{len(figures.wrong)} wrong answers, such as {figures.wrong[0]}"] if figures.wrong else []
     for key in LEFT_OVER:
-        # What is opened on first use may be there from the first slice on; a leak is more after each.
-        most = max(first[key], later[0][key]) if key == "descriptors" and len(later) > 1 else first[key]
-        if any(state[key] > most for state in later):
+        if any(key in grown(first, state) for state in later):
             found.append(f"{key} left over: {' '.join(str(state[key]) for state in figures.states)}")
     if later[-1]["memory"] > GROWTH * first["memory"]:
         found.append(f"memory grew from {first['memory']} to {later[-1]['memory']} bytes")

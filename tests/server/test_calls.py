@@ -128,7 +128,7 @@ async def test_rest_serves_calls_that_another_implementation_answers(url: str) -
         prompt = await client.post("/agents/greeter/prompt", json={"whom": "Frodo"})
         called = await client.post("/tools/add", json={"a": 20, "b": 22})
         refused = await client.post("/tools/apart", params={"agent": "greeter"}, json={})
-        unknown = await client.post("/agents/nobody/prompt", json={})
+        unknown = await client.post("/agents/missing/prompt", json={})
     assert [agent["name"] for agent in agents] == ["greeter"]
     assert [tool["name"] for tool in tools] == ["add"]
     assert prompt.json()["system"] == "Greet Frodo of default."

@@ -22,7 +22,7 @@ from joserfc.jwk import KeySet, RSAKey
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 SCOPES = ["engine:use", "engine:publish", "engine:admin"]
-ORGANIZATIONS = {"alice": "org-1", "bob": "org-2", "mallory": "org-nobody-knows"}
+ORGANIZATIONS = {"alice": "org-1", "bob": "org-2", "mallory": "org-unknown"}
 
 
 @dataclass
