@@ -52,7 +52,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "bodies", "bodies are held, from their first byte to the end of the answer",
-            None, None, "64 of server.max_body_bytes or 1/16 of memory; half for a tenant (server/http/bodies.py)",
+            None, None, "64 of server.max_body_bytes or 1/16 of memory; half for a tenant (server/http/body_budget.py)",
             "nothing is computed",
         ),
         # The SDK parses a message again, with the standard library: three times as slow as ours.

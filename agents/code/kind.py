@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from agents.agent import AgentInfo
-from agents.code.loading import Loading, Place
+from agents.code.entries import Loading, Place
 from agents.code.making import Made, Making
 from agents.package import Package
 from agents.shapes.shape import AgentDeclaration, ToolDeclaration, narrowed

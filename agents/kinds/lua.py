@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.agent import Agent, AgentInfo, Call, Resolved
+from agents.code.entries import Loading, Place
 from agents.code.kind import Kind, Packages, declared_info
-from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package

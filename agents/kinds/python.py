@@ -6,8 +6,8 @@ from typing import Any
 
 from agents.agent import Agent, AgentInfo, Call, Resolved
 from agents.code.authoring import Context
+from agents.code.entries import Loading, Place
 from agents.code.kind import Kind, declared_info
-from agents.code.loading import Loading, Place
 from agents.code.python import PythonCode
 from agents.kinds.lua import COMPLETE_S
 from agents.shapes.shape import JSON, WrongShape, agent_declaration, agent_prompt, completions

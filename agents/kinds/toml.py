@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from agents.agent import Agent, AgentInfo, AgentPrompt, Call, Resolved
+from agents.code.entries import Loading, Place
 from agents.code.kind import Kind, Packages
-from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.package import Package
 from agents.shapes.shape import MAX_DESCRIPTION_BYTES, MAX_ITEMS

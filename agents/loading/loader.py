@@ -17,9 +17,9 @@ from agents import kinds
 from agents import tools as tool_kinds
 from agents.agent import Agent
 from agents.code import python
+from agents.code.entries import Loading, NotLoaded, Place, tenants_of
 from agents.code.files import Files
 from agents.code.kind import Kind
-from agents.code.loading import Loading, NotLoaded, Place, tenants_of
 from agents.kinds.python import PythonAgent
 from agents.package import Root
 from agents.registry import Registry

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from agents.agent import Call
+from agents.code.entries import Loading, Place
 from agents.code.kind import Kind, Packages
-from agents.code.loading import Loading, Place
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from agents.agent import Call
 from agents.code.authoring import Context
+from agents.code.entries import Loading, Place
 from agents.code.kind import Kind
-from agents.code.loading import Loading, Place
 from agents.code.python import PythonCode, Unusable
 from agents.shapes.checked import CheckedSchema
 from agents.shapes.parameters import checking_answer

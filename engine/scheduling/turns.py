@@ -25,7 +25,7 @@ POLL_S = 0.02
 # Flat charge for the supervisor's work on a host call: an answer from memory takes 0.1 ms, a search 0.5.
 HOST_CALL_S = 0.0003
 # A turn is charged as CPU time at least this share of the time in which it holds a slot.
-HELD_COUNTS = 0.1
+HELD_SHARE = 0.1
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Turn:
         its virtual time would stand still, and tenants that have used less would wait long.
         """
         held_s = self._held_s + (0.0 if self.ticket.suspended else now - self._held_since)
-        return max(self.computed_s(), held_s * HELD_COUNTS)
+        return max(self.computed_s(), held_s * HELD_SHARE)
 
     def host_call(self) -> Exceeded | None:
         """Count a host call of this turn. Ends the turn if the tenant may make no more, and returns what it exceeds."""

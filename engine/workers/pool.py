@@ -70,7 +70,11 @@ class PoolSettings:
 
     @property
     def fleet_processes(self) -> int:
-        """The most processes of one zygote: workers, reserve, workers that are ending, zygote and launcher."""
+        """The most processes of one zygote, with the zygote and its launcher.
+
+        Four times the workers: those that are ending count until they are reaped, and a burst of them (every run killed
+        at once, and its successor as well) must not make a fork fail.
+        """
         return 4 * self.at_most + 2
 
     @property

@@ -44,7 +44,7 @@ FORWARDED_AT_ONCE = 512
 LARGE_REPLY_BYTES = 1024 * 1024
 # Re-read memory once the worker has used this much CPU. First-touching a page takes 0.25 us, so a run that is not
 # measured has grown by 4,000 pages (16 MiB) at most.
-MEMORY_EVERY_CPU_S = 0.001
+MEASURE_EVERY_CPU_S = 0.001
 # What an honest worker may hold beyond what it held when it was ready. Its Lua state: `memory_bytes` as Lua counts
 # them, which malloc(3) rounds up to at most 1.9 times as much (26 bytes of a short string take 48). Five copies of a
 # value in transit: in pieces, whole, cut from the frame, decoded, and as a Lua value, each at most the largest that the
@@ -121,9 +121,7 @@ class Worker:
         self.memory_bound = 0
         self._most_lua_bytes = 0
         self._bound_for: Limits | None = None
-        # As measured when it was ready.
-        self._pristine_cpu_s = 0.0
-        self._pristine_bytes = 0
+        self._pristine_bytes = 0  # as measured when it was ready
         self.bytes_out = 0  # bytes that it has sent in its last run
         # As last measured, with its CPU time at that moment.
         self.resident_bytes = 0
@@ -174,7 +172,7 @@ class Worker:
 
     def _note_start(self) -> None:
         """Record the CPU time and memory that its start has taken; no tenant is charged for them."""
-        self._settled_cpu_s = self._cpu_at_begin_s = self._pristine_cpu_s = self.cpu_s()
+        self._settled_cpu_s = self._cpu_at_begin_s = self.cpu_s()
         self.measure_memory()
         self._pristine_bytes = self.resident_bytes
         self.memory_bound = self._pristine_bytes + SLACK_BYTES
@@ -400,7 +398,7 @@ class Worker:
         self._measure_memory(self._cpu_at_begin_s + self.run_cpu_s())
 
     def _measure_memory(self, cpu_s: float) -> None:
-        if cpu_s - self._measured_at_cpu_s < MEMORY_EVERY_CPU_S and self.peak_memory_bytes:
+        if cpu_s - self._measured_at_cpu_s < MEASURE_EVERY_CPU_S and self.peak_memory_bytes:
             return
         self._measured_at_cpu_s = cpu_s
         try:

@@ -13,7 +13,7 @@ from server.http.routes import UNREAD, Found
 from server.problems import Answer
 
 if TYPE_CHECKING:
-    from server.http.held import Held
+    from server.http.large_values import Held
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -17,8 +17,8 @@ from engine.tenant import Tenant
 from server.http.access import Access
 from server.http.asgi import BODY, KEY, ON_DISCONNECT, App, Exchange, Message, Receive, Scope, Send
 from server.http.auth import Auth
-from server.http.bodies import Bodies
 from server.http.body import no_memory
+from server.http.body_budget import Bodies
 from server.http.problem_json import MEDIA, as_problem, is_wanted
 from server.http.target import MCP_PATH, read_path, read_query
 from server.logs import log, report

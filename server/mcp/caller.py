@@ -30,7 +30,7 @@ class Caller:
     identity: Identity = ANONYMOUS
     keyed: bool = True
     log_level: SessionLevel = field(default_factory=SessionLevel)
-    # The HTTP exchange, if there is one: its large values bypass the SDK (`server.http.held`).
+    # The HTTP exchange, if there is one: its large values bypass the SDK (`server.http.large_values`).
     exchange: Exchange | None = None
 
     def charge(self, cpu_s: float) -> None:

@@ -18,7 +18,7 @@ from engine.errors import Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
 from server.http.asgi import Exchange, Receive, Scope, Send, exchange_of, send_answer
 from server.http.body import check_content_type
-from server.http.held import filling
+from server.http.large_values import filling
 from server.http.routes import not_taken, options
 from server.http.target import MCP_PATH
 from server.mcp.handlers import Handlers

@@ -29,7 +29,7 @@ from engine.errors import Code, Problem, leaf
 from engine.run import LogLine
 from server.about import engine_version
 from server.http.asgi import Exchange
-from server.http.held import HELD_BYTES, Held, text_of
+from server.http.large_values import HELD_BYTES, Held, text_of
 from server.logs import report
 from server.mcp.caller import Caller, Context, http_caller, of_handshake
 from server.mcp.listen import Listeners

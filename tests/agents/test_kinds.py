@@ -24,7 +24,7 @@ RECIPE = """
 from dataclasses import dataclass
 from agents.agent import AgentInfo, AgentPrompt, Resolved
 from agents.code.kind import Kind, Packages
-from agents.code.loading import NotLoaded
+from agents.code.entries import NotLoaded
 from agents.code.making import Made
 
 

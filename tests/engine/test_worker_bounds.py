@@ -65,7 +65,7 @@ async def test_a_worker_that_goes_on_after_its_answer_is_ended_charged_and_repor
     assert AFTER_ANSWER[fault] in events[0]["event_kind"]
     assert watched.metrics.security_events == 1
     # The tenant pays for all of it; a little more is used between the last look and the end.
-    assert charged_s(watched) == pytest.approx(worker.cpu_s() - worker._pristine_cpu_s, abs=0.1)
+    assert charged_s(watched) == pytest.approx(worker.cpu_s(), abs=0.1)
     if "work" in fault:
         assert charged_s(watched) > workers.AFTER_ANSWER_S
     await works(watched, TENANT)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.errors import Code
 from engine.host.memory import memory_for_process
-from server.http.bodies import BODIES, Bodies
+from server.http.body_budget import BODIES, Bodies
 
 STEPS = st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.integers(1, 100)), max_size=60)
 

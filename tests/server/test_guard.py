@@ -475,7 +475,7 @@ async def test_a_connection_beyond_the_bound_is_refused_when_all_are_busy() -> N
 
 
 async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.http.bodies.BODIES", 2)
+    monkeypatch.setattr("server.http.body_budget.BODIES", 2)
     async with serving(FakeService(SMALL)) as server:
         held = [await server.connect() for _ in range(2)]
         for stream in held:
@@ -493,7 +493,7 @@ async def test_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_unread_answers_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.http.bodies.BODIES", 2)
+    monkeypatch.setattr("server.http.body_budget.BODIES", 2)
     body = b'{"a":"' + b"x" * 4_100_000 + b'"}'
     async with serving() as server:
         held = []

@@ -14,7 +14,7 @@ from server_support import Running
 
 from agents.agent import AgentPrompt, PromptMessage
 from agents.tool import Called
-from server.http.held import HELD_BYTES, Held, text_of
+from server.http.large_values import HELD_BYTES, Held, text_of
 from server.problems import encode
 
 LONG = "x" * HELD_BYTES
