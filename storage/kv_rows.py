@@ -4,7 +4,7 @@ A namespace is a tenant and a space. Keys are bytes, so that their order is that
 """
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -297,7 +297,10 @@ class Changes:
 
 def _integer(value: bytes) -> int:
     # Any other value stays as it is: one of 64 KiB may be 64,000 objects, which an error would hold.
-    number = msgspec.msgpack.decode(value) if len(value) <= _INTEGER_BYTES else None
+    number = None
+    if len(value) <= _INTEGER_BYTES:
+        with suppress(msgspec.MsgspecError):  # a damaged value: an error of this change, not of its batch
+            number = msgspec.msgpack.decode(value)
     if type(number) is not int:
         raise KvError("the value is not an integer; it stays as it was")
     return number

@@ -21,6 +21,13 @@ local REMOVED_FIELDS = {
 }
 local INSTEAD = { getenv = "env.get", exit = "error or return" }
 
+-- Names of Lua 5.1 and their replacements.
+local OLD = { unpack = "table.unpack", loadstring = "", setfenv = "", getfenv = "", newproxy = "setmetatable" }
+local OLD_FIELDS = {
+    getn = "the operator #", maxn = "the operator #", gfind = "string.gmatch", pow = "the operator ^",
+    log10 = "math.log(x, 10)", mod = "math.fmod",
+}
+
 local function hint(message)
     local name = match(message, "nil value %(global '([%w_]+)'%)")
     local instead = name and REMOVED[name]
@@ -28,6 +35,10 @@ local function hint(message)
     if not name then
         field = match(message, "attempt to call a nil value %(field '([%w_]+)'%)")
         name, instead = REMOVED_FIELDS[field], INSTEAD[field] or ""
+    end
+    local old = OLD[name] or OLD_FIELDS[field]
+    if old then
+        return " (" .. (field or name) .. " is of Lua 5.1, not of 5.4" .. (old ~= "" and "; instead: " .. old or "") .. ")"
     end
     if not name or not instead then return "" end
     return (field and " (if this is " .. name .. ", it" or " (" .. name) .. " is removed in the sandbox"

@@ -160,6 +160,9 @@ FOUND_SINCE |= {
     "require of a name made at run time": resolve(
         "require('./' .. 'x')", 'require("./x"): only files that a call in the script\'s text names can be required'
     ),
+    "unpack of Lua 5.1": resolve("unpack({1})", "(unpack is of Lua 5.1, not of 5.4; instead: table.unpack)"),
+    "table.getn": resolve("table.getn({})", "(getn is of Lua 5.1, not of 5.4; instead: the operator #)"),
+    "loadstring": resolve("loadstring('return 1')()", "(loadstring is of Lua 5.1, not of 5.4)"),
     "package": resolve("package.path = ''", "package is removed in the sandbox; instead: require('./name') of files"),
     "a file that is missing": resolve(
         "\nreturn require('./x')", ":3: require(\"./x\"): 'x.lua': no such file or directory"

@@ -22,7 +22,7 @@ from cli.scripts.testing.results import (
 from engine.run import Failure, LogLine, RunResult
 from sandbox.wire.outcome import Outcome
 
-TEXTS = st.text(st.characters() | st.sampled_from('\x00\x1b\x85\u2028\ud800\ufffe#\\\n\r<&>]"'), max_size=40)
+TEXTS = st.text(st.characters() | st.sampled_from('\x00\x1b\x85\u2028\u202e\ud800\ufffe#\\\n\r<&>]"'), max_size=40)
 TESTS = st.builds(
     TestResult,
     name=TEXTS,

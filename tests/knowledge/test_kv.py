@@ -168,6 +168,14 @@ async def test_what_is_no_integer_is_not_incremented(kv: KvStore, there: object)
     assert await value(kv, "a") == there
 
 
+@pytest.mark.parametrize("damaged", [b"", b"\xc1", b"\xcd\x01", b"\x01\x01"])
+async def test_a_damaged_value_is_an_error_of_its_change_alone(kv: KvStore, damaged: bytes) -> None:
+    await kv.set(place("a"), damaged, max_bytes=NO_BOUND)
+    with pytest.raises(KvError, match="not an integer"):
+        await kv.increment(place("a"), 1, max_bytes=NO_BOUND)
+    assert (await kv.increment(place("b"), 1, max_bytes=NO_BOUND))[0] == 1
+
+
 async def test_an_increment_stays_within_64_bits(kv: KvStore) -> None:
     assert (await kv.increment(place("a"), 2**63 - 1, max_bytes=NO_BOUND))[0] == 2**63 - 1
     with pytest.raises(KvError, match="64 bits"):

@@ -15,9 +15,9 @@ from cli.scripts.testing.results import FileResult, Report, Status, TestResult
 
 Format = Literal["plain", "tap", "junit"]
 
-# What XML 1.0 (section 2.2) cannot hold, and the other controls of C0 and C1.
+# What XML 1.0 (section 2.2) cannot hold; and other controls: C0, C1, and those of the direction of writing.
 _NOT_XML = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def _visible(text: str, what: re.Pattern[str]) -> str:
