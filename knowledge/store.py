@@ -16,6 +16,10 @@ MAX_CHUNKS = 2**24
 # The address of a document as a resource of MCP, without its id.
 DOCUMENT_URI = "engine://documents/"
 
+# Skipped items that a store keeps of each source, and the length of each of their texts: models read them.
+MAX_SKIPPED = 20
+MAX_SKIPPED_CHARACTERS = 256
+
 # Passages of one hit, and tokens of all passages of an answer; a token is four bytes, as in chunking.
 MAX_PASSAGES = 10
 DEFAULT_PASSAGE_TOKENS = 4000
@@ -24,6 +28,10 @@ MAX_PASSAGE_TOKENS = 100_000
 
 class StoreError(Exception):
     """The store cannot answer: locked, corrupt, not a store, or not there. The text says which and what to do."""
+
+
+class SyncRunning(StoreError):
+    """Another synchronisation of the source is under way, in this process or another one."""
 
 
 class EmbeddingsDisabled(Exception):
@@ -142,9 +150,21 @@ class Listed:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class SkippedItem:
+    """An item that the last synchronisation did not store, and why. Both texts are cut to `MAX_SKIPPED_CHARACTERS`."""
+
+    source_id: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInfo:
-    """One source label with its counts and state."""
+    """One source label with its counts and state.
+
+    `last_sync` is the end of the last synchronisation that succeeded; `skipped` are the first items that the last one
+    did not store, `skipped_more` counts further ones.
+    """
 
     source: str
     document_count: int
@@ -153,6 +173,11 @@ class SourceInfo:
     healthy: bool
     notes: str | None
     last_sync: str | None
+    last_error: str | None = None
+    next_sync: str | None = None
+    embedded: int = 0
+    skipped: tuple[SkippedItem, ...] = ()
+    skipped_more: int = 0
 
 
 class Store(Protocol):
@@ -229,12 +254,15 @@ class Stored:
 class SyncMark:
     """How a synchronisation ended, kept with its source: `at` when it succeeded, else `error`, without host paths.
 
-    `checkpoint` is the connector's, stored as it is; None keeps the previous one.
+    With neither, it is under way. `checkpoint` is the connector's, stored as it is; None keeps the previous one.
+    `skipped` are the first of the items that were not stored, `skipped_count` is the number of all.
     """
 
     at: str | None = None
     error: str | None = None
     checkpoint: str | None = None
+    skipped: Sequence[tuple[str, str]] = ()
+    skipped_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +303,7 @@ class WritableStore(Store, Protocol):
     """The writing half, which synchronisation uses. Every method raises StoreError as the reading half does."""
 
     def sync_lock(self, source: str) -> AbstractAsyncContextManager[None]:
-        """Held while a source is synchronised. Raises StoreError when another holder has it, in any process."""
+        """Held while a source is synchronised. Raises SyncRunning when another holder has it, in any process."""
         ...
 
     async def stored(self, source: str) -> dict[str, Stored]:

@@ -2,23 +2,56 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import trio
 
 from knowledge import chunking
-from knowledge.connectors import Connector, ConnectorError, Found, Item, Partial, Skipped, Source, Unreadable, opened
-from knowledge.store import MAX_BODY_CHARACTERS, MAX_CHUNKS, Batch, NewDocument, Stored, SyncMark, WritableStore
+from knowledge.connectors import (
+    Complete,
+    Connector,
+    ConnectorError,
+    Emitted,
+    Found,
+    Gone,
+    Item,
+    Partial,
+    Reached,
+    Skipped,
+    Source,
+    Streams,
+    Unfinished,
+    Unreadable,
+    opened,
+)
+from knowledge.store import (
+    MAX_BODY_CHARACTERS,
+    MAX_CHUNKS,
+    Batch,
+    NewDocument,
+    Stored,
+    StoreError,
+    SyncMark,
+    SyncRunning,
+    WritableStore,
+)
 from knowledge.times import canonical_time, format_time
+
+T = TypeVar("T")
 
 # A batch is written when it holds this much: enough to spread a transaction's cost over many documents, little enough
 # that searches by other connections are not delayed and a killed sync has little to repeat.
 BATCH_DOCUMENTS = 64
 BATCH_CHARACTERS = 4 * 1024 * 1024
+
+# Skipped items that a report lists; further ones are counted.
+MAX_REPORTED = 1000
 
 # Texts longer than this are cut into chunks in a thread; a thread costs more than cutting a shorter one.
 _THREAD_CHARACTERS = 16 * 1024
@@ -39,7 +72,8 @@ class SyncReport:
     """What a sync did, or with `dry_run` would have done. Counts are documents, except `chunks` (written).
 
     `fetched` counts the items that `since` and `until` let through; each of these was upserted, unchanged, skipped with
-    a reason, or not reached because of `limit`.
+    a reason, or not reached because of `limit`. `skipped_more` counts the skipped items beyond `MAX_REPORTED`;
+    `embedded` the chunks that got a vector.
     """
 
     source: str
@@ -49,7 +83,19 @@ class SyncReport:
     unchanged: int = 0
     deleted: int = 0
     chunks: int = 0
+    embedded: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    skipped_more: int = 0
+
+    def skip(self, source_id: str, reason: str) -> None:
+        if len(self.skipped) < MAX_REPORTED:
+            self.skipped.append((source_id, reason))
+        else:
+            self.skipped_more += 1
+
+    def mark(self, *, at: str | None = None, error: str | None = None, checkpoint: str | None = None) -> SyncMark:
+        """How the sync ended, for the store."""
+        return SyncMark(at, error, checkpoint, self.skipped, len(self.skipped) + self.skipped_more)
 
 
 async def sync(
@@ -74,9 +120,14 @@ async def sync(
     `limit` bounds the documents written. Documents that are gone from the source are deleted, unless one of these three
     was given or the connector lists a part of its source only.
 
+    A connector that streams is stored while it is read, from its checkpoint on (`full`: from the beginning). A
+    checkpoint is kept with or after everything that came before it; none is kept beyond an item that `since`, `until`,
+    `limit` or a failure left out.
+
     Changes are written in transactions of whole documents, so a sync that is cancelled or killed leaves a consistent
     store, and the next one does the rest. Raises ConnectorError when the source cannot be listed (only the source's
-    state changes then), StoreError from the store, ValueError for a bad argument.
+    state changes then, and what a stream gave is stored), StoreError from the store (SyncRunning where another sync of
+    this label runs), ValueError for a bad argument.
     """
     window = (
         None if since is None else canonical_time(since),
@@ -87,20 +138,30 @@ async def sync(
     cut = partial(chunking.split, max_tokens=max_tokens, overlap_tokens=overlap_tokens)
     cut("")  # a bad bound is an error of the caller, not of every item
     bounds = f"{max_tokens}/{overlap_tokens}"
+    report = SyncReport(label, dry_run)
+    tell = on_progress or _ignore
 
-    async def run() -> SyncReport:
+    async def run() -> None:
         async with opened(connector) as reading:
-            one = _Sync(store, label, reading, on_progress or _ignore, cut, bounds, dry_run, full)
-            return await one.run(window, limit)
+            one = _Sync(store, label, reading, tell, cut, bounds, dry_run, full, window, limit, report)
+            await one.run()
 
     if dry_run:
-        return await run()
+        await run()
+        return report
     async with store.sync_lock(label):
         try:
-            return await run()
+            await run()
         except ConnectorError as error:
-            await store.apply(Batch(source=label, mark=SyncMark(error=str(error))))
+            await store.apply(Batch(source=label, mark=report.mark(error=str(error))))
             raise
+        except SyncRunning:
+            raise
+        except StoreError as error:
+            with suppress(StoreError):  # on a full disk, this is not written either
+                await store.apply(Batch(source=label, mark=report.mark(error=str(error))))
+            raise
+    return report
 
 
 def _ignore(progress: SyncProgress) -> None:
@@ -113,88 +174,184 @@ class _Sync:
 
     store: WritableStore
     label: str
-    connector: Connector
+    connector: Connector | Streams
     on_progress: Callable[[SyncProgress], None]
     cut: Callable[[str], list[str]]
     chunking: str  # part of versions and digests: with other bounds, every document is cut again
     dry_run: bool
     full: bool
-    report: SyncReport = field(init=False)
+    window: tuple[str | None, str | None]
+    limit: int | None
+    report: SyncReport
+    stored: dict[str, Stored] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     hidden_below: list[str] = field(default_factory=list)
 
-    # What the next batch will write. Invariant: a source_id is in at most one of the two.
+    # Whether an item was left out that a later scan has to give again: from then on, no checkpoint is kept.
+    left_out: bool = False
+    # The checkpoint that the next batch will write: everything before it is in that batch or in an earlier one.
+    checkpoint: str | None = None
+
+    # What the next batch will write. Invariant: a source_id is in at most one of the three.
     upserts: list[NewDocument] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    deletes: list[str] = field(default_factory=list)
+    pending: set[str] = field(default_factory=set)  # their source_ids
     batch_characters: int = 0
 
-    async def run(self, window: tuple[str | None, str | None], limit: int | None) -> SyncReport:
-        self.report = SyncReport(self.label, self.dry_run)
-        stored = await self.store.stored(self.label)
-        found = await self.discover()
-        wanted = [item for item in found.values() if _within(item.updated_at, window)]
-        self.report.fetched = len(wanted)
-        await self.ingest(wanted, stored, limit)
-        narrowed = limit is not None or window != (None, None)
-        gone = [] if narrowed else [source_id for source_id in stored if source_id not in found]
-        await self.finish([source_id for source_id in gone if not self.is_hidden(source_id)])
-        return self.report
+    async def run(self) -> None:
+        self.stored = await self.store.stored(self.label)
+        if isinstance(self.connector, Streams):
+            await self.follow(self.connector)
+        else:
+            await self.compare(self.connector)
 
-    async def discover(self) -> dict[str, Found]:
+    @property
+    def narrowed(self) -> bool:
+        return self.limit is not None or self.window != (None, None)
+
+    @property
+    def at_limit(self) -> bool:
+        return self.limit is not None and self.report.upserted >= self.limit
+
+    # ---- a list, then contents
+
+    async def compare(self, connector: Connector) -> None:
+        found = await self.discover(connector)
+        wanted = [item for item in found.values() if _within(item.updated_at, self.window)]
+        self.report.fetched = len(wanted)
+        for n, item in enumerate(wanted):
+            self.tell("ingesting", n, len(wanted))
+            if self.at_limit:
+                break
+            await self.ingest(item, connector.read)
+            await self.flush_if_full()
+        else:
+            self.tell("ingesting", len(wanted), len(wanted))
+        await self.finish(() if self.narrowed else self.gone(found.keys()))
+
+    async def discover(self, connector: Connector) -> dict[str, Found]:
         """Everything in the source, by source_id. All of it is known before anything is changed."""
         found: dict[str, Found] = {}
         self.tell("discovering", 0, None)
-        try:
-            async for entry in self.connector.scan():
-                if isinstance(entry, Skipped):
-                    self.hide(entry)
-                elif isinstance(entry, Partial):
-                    self.hidden_below.append("")  # every source_id begins with it
-                elif entry.source_id in found:
-                    self.report.skipped.append((entry.source_id, "listed twice; the first was taken"))
-                else:
-                    found[entry.source_id] = entry
-        except ConnectorError:
-            raise
-        except Exception as error:  # a bug of the connector; its text may hold what clients must not see
-            raise ConnectorError(f"listing it failed with {type(error).__name__}") from error
+        async for entry in _guarded(connector.scan()):
+            if isinstance(entry, Skipped):
+                self.hide(entry)
+            elif isinstance(entry, Partial):
+                self.hidden_below.append("")  # every source_id begins with it
+            elif entry.source_id in found:
+                self.report.skip(entry.source_id, "listed twice; the first was taken")
+            else:
+                found[entry.source_id] = entry
         self.tell("discovering", len(found), None)
         return dict(sorted(found.items()))
 
-    async def ingest(self, wanted: list[Found], stored: dict[str, Stored], limit: int | None) -> None:
-        for n, item in enumerate(wanted):
-            self.tell("ingesting", n, len(wanted))
-            if limit is not None and self.report.upserted >= limit:
-                return
-            await self.ingest_one(item, stored.get(item.source_id))
-            if len(self.upserts) >= BATCH_DOCUMENTS or self.batch_characters >= BATCH_CHARACTERS:
-                await self.flush()
-        self.tell("ingesting", len(wanted), len(wanted))
+    # ---- a stream
 
-    async def ingest_one(self, found: Found, before: Stored | None) -> None:
+    async def follow(self, connector: Streams) -> None:
+        self.tell("discovering", 0, None)
+        seen: set[str] = set()
+        complete = False
+        try:
+            async with aclosing(_guarded(connector.stream(await self.last_checkpoint()))) as events:
+                async for event in events:
+                    if isinstance(event, Complete):
+                        complete = True
+                    elif isinstance(event, Emitted) and self.at_limit:
+                        self.left_out = True
+                        break
+                    else:
+                        await self.take(event, seen)
+        except ConnectorError:
+            await self.write()  # what came before the failure, and its checkpoint
+            raise
+        self.tell("ingesting", self.report.fetched, self.report.fetched)
+        await self.finish(self.gone(seen) if complete and not self.narrowed else ())
+
+    async def take(self, event: Emitted | Gone | Skipped | Partial | Reached, seen: set[str]) -> None:
+        match event:
+            case Emitted(found=found, checkpoint=checkpoint):
+                seen.add(found.source_id)
+                await self.take_item(event)
+                self.reach(checkpoint)
+                await self.flush_if_full()
+            case Gone(source_id=source_id):
+                seen.discard(source_id)
+                await self.take_gone(source_id)
+                await self.flush_if_full()
+            case Reached(checkpoint=checkpoint):
+                self.reach(checkpoint)
+            case Skipped():
+                self.hide(event)
+            case Partial():
+                self.hidden_below.append("")
+
+    async def take_item(self, emitted: Emitted) -> None:
+        async def read(found: Found) -> Item:
+            await trio.lowlevel.checkpoint()
+            return emitted.item
+
+        found = emitted.found
+        if not _within(found.updated_at, self.window):
+            self.left_out = True
+            return
+        self.tell("ingesting", self.report.fetched, None)
+        self.report.fetched += 1
+        await self.flush_if_pending(found.source_id)
+        await self.ingest(found, read)
+
+    async def take_gone(self, source_id: str) -> None:
+        if self.narrowed:  # such a sync deletes nothing
+            self.left_out = True
+            return
+        await self.flush_if_pending(source_id)
+        if self.stored.pop(source_id, None) is not None:
+            self.report.deleted += 1
+            self.pending.add(source_id)
+            self.deletes.append(source_id)
+
+    def reach(self, checkpoint: str | None) -> None:
+        if checkpoint is not None and not self.left_out:
+            self.checkpoint = f"{self.chunking} {checkpoint}"
+
+    async def last_checkpoint(self) -> str | None:
+        """The stored one, or None where a scan from the beginning is wanted, or needed as the bounds changed."""
+        kept = None if self.full else await self.store.checkpoint(self.label)
+        bounds, _, checkpoint = (kept or "").partition(" ")
+        return checkpoint if bounds == self.chunking else None
+
+    # ---- items
+
+    async def ingest(self, found: Found, read: Callable[[Found], Awaitable[Item]]) -> None:
+        before = self.stored.get(found.source_id)
         version = found.version and f"{self.chunking} {found.version}"
         if before and version and before.version == version and not self.full:
             self.report.unchanged += 1
             return
         try:
-            document = await self.document(found, version)
+            document = await self.document(found, version, read)
         except Unreadable as error:
-            self.report.skipped.append((found.source_id, str(error)))
+            self.left_out = self.left_out or isinstance(error, Unfinished)
+            self.hidden.add(found.source_id)
+            self.report.skip(found.source_id, str(error))
             return
         if before and before.digest == document.digest and not self.full:
             self.report.unchanged += 1
             if before.version != version:
+                self.pending.add(found.source_id)
                 self.versions[found.source_id] = version
             return
         self.report.upserted += 1
         self.report.chunks += len(document.chunks)
+        self.stored[found.source_id] = Stored(version, document.digest)
+        self.pending.add(found.source_id)
         self.upserts.append(document)
         self.batch_characters += len(document.body)
 
-    async def document(self, found: Found, version: str) -> NewDocument:
+    async def document(self, found: Found, version: str, read: Callable[[Found], Awaitable[Item]]) -> NewDocument:
         """Read one item and cut it. Any error with it becomes Unreadable, so that the other items are not lost."""
         try:
-            item = await self.connector.read(found)
+            item = await read(found)
             digest = _digest(found.source_id, item, self.chunking)
             created_at = None if item.created_at is None else canonical_time(item.created_at)
             updated_at = None if item.updated_at is None else canonical_time(item.updated_at)
@@ -204,12 +361,14 @@ class _Sync:
                 chunks = self.cut(item.body)
             if len(chunks) > MAX_CHUNKS or len(item.body) > MAX_BODY_CHARACTERS:
                 raise Unreadable("too large for the store")
-        except (Unreadable, ConnectorError) as error:
-            raise Unreadable(str(error)) from error
+        except ConnectorError as error:
+            raise Unfinished(str(error)) from error
+        except Unreadable:
+            raise
         except UnicodeEncodeError as error:
             raise Unreadable("holds text that is not Unicode (a lone surrogate)") from error
         except Exception as error:  # a bug of the connector that one item triggers must not end the sync
-            raise Unreadable(f"failed with {type(error).__name__}") from error
+            raise Unfinished(f"failed with {type(error).__name__}") from error
         return NewDocument(
             source_id=found.source_id,
             body=item.body,
@@ -226,7 +385,7 @@ class _Sync:
         )
 
     def hide(self, entry: Skipped) -> None:
-        self.report.skipped.append((entry.source_id, entry.reason))
+        self.report.skip(entry.source_id, entry.reason)
         if entry.below:
             self.hidden_below.append(entry.source_id)
         else:
@@ -236,23 +395,52 @@ class _Sync:
         """Whether the scan skipped this item, so that it may still exist."""
         return source_id in self.hidden or source_id.startswith(tuple(self.hidden_below))
 
-    async def flush(self) -> None:
-        await self.write(Batch(source=self.label, upserts=self.upserts, versions=self.versions))
+    def gone(self, found: AbstractSet[str]) -> list[str]:
+        """What is stored and was not found, and may not be hidden either."""
+        return [each for each in self.stored if each not in found and not self.is_hidden(each)]
 
-    async def finish(self, gone: list[str]) -> None:
-        self.report.deleted = len(gone)
-        mark = SyncMark(at=format_time(datetime.now(UTC)))
-        await self.write(
-            Batch(source=self.label, upserts=self.upserts, versions=self.versions, deletes=gone, mark=mark)
-        )
+    # ---- batches
 
-    async def write(self, batch: Batch) -> None:
+    async def flush_if_full(self) -> None:
+        pending = len(self.upserts) + len(self.deletes)
+        if pending >= BATCH_DOCUMENTS or self.batch_characters >= BATCH_CHARACTERS:
+            await self.write()
+
+    async def flush_if_pending(self, source_id: str) -> None:
+        """Write what is pending for an item that comes again."""
+        if source_id in self.pending:
+            await self.write()
+
+    async def finish(self, gone: Sequence[str]) -> None:
+        self.report.deleted += len(gone)
+        self.deletes += gone
+        await self.write(at=format_time(datetime.now(UTC)))
+
+    async def write(self, at: str | None = None) -> None:
+        """Write a batch; with `at`, the last one."""
+        mark = self.report.mark(at=at, checkpoint=self.checkpoint) if at or self.checkpoint else None
+        batch = Batch(source=self.label, upserts=self.upserts, versions=self.versions, deletes=self.deletes, mark=mark)
         if not self.dry_run:
             await self.store.apply(batch)
-        self.upserts, self.versions, self.batch_characters = [], {}, 0
+        self.upserts, self.versions, self.deletes, self.pending = [], {}, [], set()
+        self.batch_characters, self.checkpoint = 0, None
 
     def tell(self, phase: Literal["discovering", "ingesting"], n: int, total: int | None) -> None:
         self.on_progress(SyncProgress(self.label, phase, n, total))
+
+
+async def _guarded(entries: AsyncIterator[T]) -> AsyncGenerator[T]:
+    """The entries of a connector. Any error of it is a ConnectorError."""
+    try:
+        async for entry in entries:
+            yield entry
+    except ConnectorError:
+        raise
+    except Exception as error:  # a bug of the connector; its text may hold what clients must not see
+        raise ConnectorError(f"listing it failed with {type(error).__name__}") from error
+    finally:
+        if isinstance(entries, AsyncGenerator):
+            await entries.aclose()
 
 
 def _within(moment: str | None, window: tuple[str | None, str | None]) -> bool:

@@ -3,23 +3,25 @@
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import trio
 from cyclopts import Parameter
 
 from agents.sources import connector
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load
-from cli.output import FAILED, OK, UNUSABLE, Exit, note, plural, quiet_logs, say, say_json, warn
+from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet_logs, say, say_json, warn
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.connectors import ConnectorError, Source
 from knowledge.sqlite.store import SqliteStore, open_store
+from knowledge.store import StoreError
 from knowledge.stores import store_path
 from knowledge.sync import SyncProgress, SyncReport
 from knowledge.sync import sync as sync_source
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from engine.engine import Engine
 
 Form = Literal["human", "json"]
+
+# Sources that are synchronised side by side. One transaction of the store is written at a time, so that more would only
+# wait for it; one that waits for its server delays none of the others.
+_AT_ONCE = 4
 
 # Bound on the skipped items that are listed by name; further ones are only counted.
 _SKIPPED_SHOWN = 20
@@ -67,20 +73,18 @@ async def sync(
     supported = [label for label in labels if not problems[label]]
     if len(labels) > 1 and not as_json:
         say(f"Syncing {len(labels)} connector instances...")
-    code, reports = OK, []
+    reports: list[dict[str, Any]] = []
     if supported:
         async with _sources(loaded, supported, who) as sources, _writing(loaded, who, dry_run) as store:
-            for label, source in sources.items():
-                report = await _sync_one(store, label, source, loaded.config, options, form)
-                reports.append(report)
-                code = FAILED if report["error"] else code
-                if not as_json:
-                    _show(report)
+            reports = await _sync_all(store, sources, loaded.config, options, form, None if as_json else _show)
     if as_json:
-        say_json({"sources": reports})
-    if missing := sorted({problem for label in labels if (problem := problems[label])}):
+        say_json({"sources": [{key: value for key, value in each.items() if key != "unusable"} for each in reports]})
+    missing = sorted({problem for label in labels if (problem := problems[label])})
+    if wrong := list(dict.fromkeys(each["error"] for each in reports if each["unusable"])):
+        raise StoreError("; ".join([*wrong, *missing]))
+    if missing:
         raise Exit(UNUSABLE, "; ".join(missing))
-    return code
+    return FAILED if any(each["error"] for each in reports) else OK
 
 
 def select(asked: str, config: Config, tenant: str = "default") -> tuple[str, ...]:
@@ -104,6 +108,31 @@ def select(asked: str, config: Config, tenant: str = "default") -> tuple[str, ..
     raise Exit(UNUSABLE, f"unknown connector {asked!r}; {configured}")
 
 
+async def _sync_all(
+    store: SqliteStore,
+    sources: Mapping[str, Source],
+    config: Config,
+    options: _Options,
+    form: Form | None,
+    show: Callable[[dict[str, Any]], None] | None,
+) -> list[dict[str, Any]]:
+    """Synchronise sources, `_AT_ONCE` side by side. One that fails stops no other. Returns their summaries in order."""
+    reports: dict[str, dict[str, Any]] = {}
+    places = trio.Semaphore(_AT_ONCE)
+
+    async def one(label: str, source: Source, tell: Tell) -> None:
+        async with places:
+            reports[label] = await _sync_one(store, label, source, config, options, tell)
+        if show is not None:
+            show(reports[label])
+
+    with _progress(form) as tell:
+        async with trio.open_nursery() as nursery:
+            for label, source in sources.items():
+                nursery.start_soon(one, label, source, tell)
+    return [reports[label] for label in sources]
+
+
 async def fill_if_empty(loaded: LoadedConfig) -> None:
     """Sync every filesystem connector if the store has no documents, and print one line for each source."""
     labels = [label for label in loaded.config.connectors.labels() if label.startswith("filesystem:")]
@@ -113,7 +142,8 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
         if (await store.stats()).documents:
             return
         for label in labels:
-            report = await _sync_one(store, label, _connector(loaded.config, label), loaded.config, _Options(), None)
+            source = _connector(loaded.config, label)
+            report = await _sync_one(store, label, source, loaded.config, _Options(), lambda progress: None)
             if report["error"]:
                 warn(f"{label} could not be read: {report['error']}")
             else:
@@ -172,29 +202,32 @@ def _connector(config: Config, label: str, engine: "Engine | None" = None, who: 
 
 
 async def _sync_one(
-    store: SqliteStore, label: str, connector: Source, config: Config, options: _Options, form: Form | None
+    store: SqliteStore, label: str, connector: Source, config: Config, options: _Options, tell: "Tell"
 ) -> dict[str, Any]:
-    """Synchronise one source. Returns a summary as JSON, with `error` if the source could not be read."""
-    with _progress(form) as tell:
-        try:
-            report = await sync_source(
-                store,
-                label,
-                connector,
-                full=options.full,
-                dry_run=options.dry_run,
-                since=options.since,
-                until=options.until,
-                limit=options.limit,
-                on_progress=tell,
-                max_tokens=config.chunking.max_tokens,
-                overlap_tokens=config.chunking.overlap_tokens,
-            )
-        except ConnectorError as error:
-            return _as_json(SyncReport(label, options.dry_run), str(error))
-        except ValueError as error:
-            raise Exit(UNUSABLE, str(error)) from None
-    return _as_json(report, None)
+    """Synchronise one source. Returns a summary as JSON, with `error` if the source could not be read.
+
+    `unusable` says that the error is of the store, or that another sync of the source runs.
+    """
+    try:
+        report = await sync_source(
+            store,
+            label,
+            connector,
+            full=options.full,
+            dry_run=options.dry_run,
+            since=options.since,
+            until=options.until,
+            limit=options.limit,
+            on_progress=tell,
+            max_tokens=config.chunking.max_tokens,
+            overlap_tokens=config.chunking.overlap_tokens,
+        )
+    except (ConnectorError, StoreError) as error:
+        failed = _as_json(SyncReport(label, options.dry_run), str(error))
+        return {**failed, "unusable": isinstance(error, StoreError)}
+    except ValueError as error:
+        raise Exit(UNUSABLE, str(error)) from None
+    return {**_as_json(report, None), "unusable": False}
 
 
 def _as_json(report: SyncReport, error: str | None) -> dict[str, Any]:
@@ -205,7 +238,8 @@ def _as_json(report: SyncReport, error: str | None) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     say(f"sync {report['source']}" + (" (dry-run)" if report["dry_run"] else ""))
     if report["error"]:
-        note(f"error: {report['source']}: {report['error']}")
+        if not report["unusable"]:  # else it is the last line of the command
+            note(f"error: {report['source']}: {report['error']}")
         return
     if report["dry_run"]:
         say(f"  items found: {report['fetched']:,}")
@@ -217,11 +251,12 @@ def _show(report: dict[str, Any]) -> None:
         say(f"  chunks written: {report['chunks']:,}")
     say(f"  unchanged: {report['unchanged']:,}")
     say(f"  deleted: {report['deleted']:,}")
-    say(f"  extraction skipped: {len(report['skipped']):,}")
+    skipped = len(report["skipped"]) + report["skipped_more"]
+    say(f"  extraction skipped: {skipped:,}")
     for item in report["skipped"][:_SKIPPED_SHOWN]:
-        say(f"    {item['source_id']}: {item['reason']}")
-    if len(report["skipped"]) > _SKIPPED_SHOWN:
-        say(f"    and {len(report['skipped']) - _SKIPPED_SHOWN:,} more")
+        say(f"    {one_line(item['source_id'])}: {one_line(item['reason'])}")
+    if skipped > _SKIPPED_SHOWN:
+        say(f"    and {skipped - _SKIPPED_SHOWN:,} more")
     say("ok")
 
 
@@ -232,7 +267,7 @@ Tell = Callable[[SyncProgress], None]
 
 @contextmanager
 def _progress(form: Form | None) -> Iterator[Tell]:
-    """Show the progress of a sync, for one source."""
+    """Show the progress of syncs."""
     if form == "human" and sys.stderr.isatty():
         with _bar() as tell:
             yield tell
@@ -243,16 +278,18 @@ def _progress(form: Form | None) -> Iterator[Tell]:
 @contextmanager
 def _bar() -> Iterator[Tell]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn
     from rich.progress import Progress as Bar
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sync", total=None)
+        tasks: dict[str, TaskID] = {}
 
         def tell(progress: SyncProgress) -> None:
+            if progress.source not in tasks:
+                tasks[progress.source] = bar.add_task("sync", total=None)
             description = f"sync {progress.source}  {progress.phase}"
-            bar.update(task, description=description, completed=progress.n, total=progress.total)
+            bar.update(tasks[progress.source], description=description, completed=progress.n, total=progress.total)
 
         yield tell
 
@@ -267,7 +304,8 @@ def _tell_human(progress: SyncProgress) -> None:
         if progress.n == 0:
             note(f"sync {progress.source}  discovering...")
     elif _is_news(progress):
-        note(f"sync {progress.source}  ingesting  {progress.n:,} / {progress.total or 0:,} items")
+        total = "" if progress.total is None else f" / {progress.total:,}"
+        note(f"sync {progress.source}  ingesting  {progress.n:,}{total} items")
 
 
 def _tell_json(progress: SyncProgress) -> None:

@@ -167,6 +167,11 @@ local context = {}
 ---@field healthy boolean
 ---@field notes? string
 ---@field last_sync? string         `YYYY-MM-DDTHH:MM:SSZ`
+---@field last_error? string        why its last sync failed
+---@field next_sync? string         `YYYY-MM-DDTHH:MM:SSZ`
+---@field embedded integer          how many pieces have a vector
+---@field skipped { source_id: string, reason: string }[]  the first items that its last sync did not store
+---@field skipped_more integer      how many more there were
 
 ---The caller's documents that match, best first; a blank query finds none. Raises an error for invalid arguments.
 ---@param query string

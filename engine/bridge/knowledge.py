@@ -219,7 +219,9 @@ def document_as_json(document: Document, lines: str | None = None) -> dict[str, 
 
 def source_as_json(source: SourceInfo) -> dict[str, Any]:
     """One source as the contract shows it, nulls included."""
-    return dict(zip(_SOURCE, _source_values(source), strict=True))
+    shown = dict(zip(_SOURCE, _source_values(source), strict=True))
+    shown["skipped"] = [{"source_id": each.source_id, "reason": each.reason} for each in source.skipped]
+    return shown
 
 
 def _without_nulls(shown: Mapping[str, Any]) -> dict[str, Any]:

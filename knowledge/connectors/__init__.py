@@ -22,6 +22,10 @@ class Unreadable(Exception):
     """One item cannot be read; the others can. The text is the reason, without host paths."""
 
 
+class Unfinished(Unreadable):
+    """An item that the next synchronisation may be able to read. No checkpoint passes it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """An item that exists. `source_id` names it within its source, the same at every scan.
@@ -66,6 +70,37 @@ class Item:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """An item with its content. With `checkpoint`, a later scan may begin after it; see `Reached`."""
+
+    found: Found
+    item: Item
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An item that exists no more."""
+
+    source_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A later scan may begin here: it is kept once all that came before it is stored, and only then."""
+
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The end of a scan of the whole source: what it did not name exists no more."""
+
+
+Event = Emitted | Gone | Skipped | Partial | Reached | Complete
+
+
 class Connector(Protocol):
     """One configured source."""
 
@@ -82,19 +117,31 @@ class Connector(Protocol):
 
 
 @runtime_checkable
+class Streams(Protocol):
+    """A source whose scan gives contents, from a checkpoint on, and is stored while it runs."""
+
+    def stream(self, checkpoint: str | None) -> AsyncIterator[Event]:
+        """What there is since `checkpoint`, which is None for the first scan and for a full one.
+
+        Without `Complete`, what it does not name is kept. Raises ConnectorError; what came before is stored.
+        """
+        ...
+
+
+@runtime_checkable
 class Opens(Protocol):
     """A source that holds something while it is read: a process, a lock."""
 
-    def opened(self) -> AbstractAsyncContextManager[Connector]:
+    def opened(self) -> AbstractAsyncContextManager[Connector | Streams]:
         """The source, for one synchronisation. Raises ConnectorError when it cannot be read."""
         ...
 
 
-Source = Connector | Opens
+Source = Connector | Streams | Opens
 
 
 @asynccontextmanager
-async def opened(source: Source) -> AsyncIterator[Connector]:
+async def opened(source: Source) -> AsyncIterator[Connector | Streams]:
     """A source of either form for one synchronisation."""
     if isinstance(source, Opens):
         async with source.opened() as connector:

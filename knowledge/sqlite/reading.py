@@ -78,8 +78,8 @@ WHERE c.rowid BETWEEN ? AND ? ORDER BY c.rowid
 """
 
 _SOURCES = """
-SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error
-FROM sources s LEFT JOIN documents d ON d.source = s.n GROUP BY s.n
+SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error, y.skipped, y.skipped_count
+FROM sources s LEFT JOIN documents d ON d.source = s.n LEFT JOIN syncs y ON y.source = s.n GROUP BY s.n
 """
 
 # Not as a comparison of rows, which would not use the index of labels.
@@ -220,7 +220,9 @@ def get(db: apsw.Connection, document_id: str) -> CachedDocument | None:
 
 
 def sources(db: apsw.Connection) -> tuple[tuple[Any, ...], ...]:
-    """A row for every source that is stored: label, documents, chunks, last sync, last error."""
+    """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
+    many.
+    """
     return tuple(rows(db, _SOURCES))
 
 

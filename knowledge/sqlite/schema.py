@@ -24,6 +24,11 @@ CREATE TABLE places(
 CREATE TABLE bodies(n INTEGER PRIMARY KEY, sha256 TEXT NOT NULL);
 """
 
+# How the last synchronisation of a source ended: the first items that it did not store, and how many there were.
+SYNCS = """
+CREATE TABLE syncs(source INTEGER PRIMARY KEY, skipped TEXT NOT NULL, skipped_count INTEGER NOT NULL);
+"""
+
 SCHEMA = f"""
 CREATE TABLE sources(
     n INTEGER PRIMARY KEY, label TEXT NOT NULL UNIQUE, type TEXT NOT NULL, name TEXT NOT NULL,
@@ -38,7 +43,7 @@ CREATE TABLE documents(
 );
 CREATE INDEX documents_by_source ON documents(source, chunk_count);
 CREATE VIRTUAL TABLE chunks USING fts5(title, text, tokenize = 'unicode61 remove_diacritics 2');
-{PLACES}
+{PLACES}{SYNCS}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -24,6 +25,7 @@ from knowledge.store import (
     Listed,
     SearchAnswer,
     SearchQuery,
+    SkippedItem,
     SourceInfo,
     Stored,
     StoreError,
@@ -197,10 +199,18 @@ class SqliteStore:
         return tuple(self._source_info(label, *there.get(label, (0, 0, None, None))) for label in labels)
 
     def _source_info(
-        self, label: str, documents: int, chunks: int, last_sync: str | None, last_error: str | None
+        self,
+        label: str,
+        documents: int,
+        chunks: int,
+        last_sync: str | None,
+        last_error: str | None,
+        skipped: str | None = None,
+        skipped_count: int | None = None,
     ) -> SourceInfo:
         problem = self._configured.get(label) or (f"the last sync failed: {last_error}" if last_error else None)
         configured = label in self._configured
+        items = tuple(SkippedItem(*item) for item in json.loads(skipped or "[]"))
         return SourceInfo(
             source=label,
             document_count=documents,
@@ -209,6 +219,9 @@ class SqliteStore:
             healthy=problem is None,
             notes=problem if problem or configured else "not in the configuration; its documents are still served",
             last_sync=last_sync,
+            last_error=last_error,
+            skipped=items,
+            skipped_more=(skipped_count or 0) - len(items),
         )
 
     async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
@@ -262,7 +275,7 @@ class SqliteStore:
 
     @asynccontextmanager
     async def sync_lock(self, source: str) -> AsyncIterator[None]:
-        """Held while a source is synchronised. Raises StoreError when another holder has it, in any process."""
+        """Held while a source is synchronised. Raises SyncRunning when another holder has it, in any process."""
         # A lock of the kernel, not a row: it is released when the process that holds it ends, however that happens.
         self._require_writer()
         digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]

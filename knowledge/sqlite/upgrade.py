@@ -8,7 +8,7 @@ import logging
 import apsw
 
 from knowledge.sqlite import writing
-from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, chunk_range, is_upgrading
+from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, SYNCS, chunk_range, is_upgrading
 from storage.lanes import at_once, rows
 
 log = logging.getLogger("knowledge")
@@ -33,7 +33,7 @@ def begin(db: apsw.Connection) -> None:
 
 def _begin(db: apsw.Connection) -> None:
     if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
-        rows(db, PLACES + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
+        rows(db, PLACES + SYNCS + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
         db.pragma("user_version", SCHEMA_VERSION)
 
 

@@ -12,7 +12,17 @@ import apsw
 
 from knowledge import places
 from knowledge.sqlite.schema import chunk_range
-from knowledge.store import MAX_CHUNKS, Applied, Batch, NewDocument, StoreError, SyncMark
+from knowledge.store import (
+    MAX_CHUNKS,
+    MAX_SKIPPED,
+    MAX_SKIPPED_CHARACTERS,
+    Applied,
+    Batch,
+    NewDocument,
+    StoreError,
+    SyncMark,
+    SyncRunning,
+)
 from storage.lanes import rows
 
 _UPSERT = """
@@ -46,6 +56,7 @@ def apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Ap
     )
     if batch.mark:
         _mark(db, source, batch.mark)
+    if batch.mark and (batch.mark.at or batch.mark.error):
         # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
         # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
         db.execute("INSERT INTO chunks(chunks, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
@@ -122,6 +133,14 @@ def _delete(db: apsw.Connection, source: int, source_id: str) -> bool:
 
 
 def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
+    if mark.at is None and mark.error is None:
+        db.execute("UPDATE sources SET checkpoint = coalesce(?, checkpoint) WHERE n = ?", (mark.checkpoint, source))
+        return
+    kept = [[_shown(text) for text in item] for item in mark.skipped[:MAX_SKIPPED]]
+    db.execute(
+        "INSERT OR REPLACE INTO syncs(source, skipped, skipped_count) VALUES (?, ?, ?)",
+        (source, json.dumps(kept, ensure_ascii=False), max(mark.skipped_count, len(mark.skipped))),
+    )
     db.execute(
         "UPDATE sources SET last_sync = coalesce(?, last_sync), last_error = ?, checkpoint = coalesce(?, checkpoint) "
         "WHERE n = ?",
@@ -129,8 +148,13 @@ def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
     )
 
 
+def _shown(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= MAX_SKIPPED_CHARACTERS else text[: MAX_SKIPPED_CHARACTERS - 1] + "…"
+
+
 def lock_file(path: Path, source: str) -> int:
-    """A descriptor that holds the lock of a source until it is closed. Raises StoreError where it is taken."""
+    """A descriptor that holds the lock of a source until it is closed. Raises SyncRunning where it is taken."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -139,5 +163,5 @@ def lock_file(path: Path, source: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise StoreError(f"another sync of {source} is running; wait for it to end") from error
+        raise SyncRunning(f"another sync of {source} is running; wait for it to end") from error
     return descriptor

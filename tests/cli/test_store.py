@@ -1,5 +1,7 @@
 """The knowledge store from the command line: init, sync, search, get, sources, stats, export."""
 
+import fcntl
+import hashlib
 import json
 import re
 import tomllib
@@ -132,6 +134,35 @@ def test_a_source_that_cannot_be_read_is_exit_1_and_the_others_are_synchronised(
     assert "upserted documents: 3" in ended.out
     assert ended.err.startswith("error: filesystem:gone: ")
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_source_that_another_sync_holds_is_exit_2_and_the_others_are_synchronised(engine, docs, tmp_path):
+    with (tmp_path / "engine.toml").open("a") as file:
+        file.write('[connectors.filesystem.more]\nroot = "docs"\n')
+    assert engine("sync", "all").code == 0
+    digest = hashlib.sha256(b"filesystem:docs").hexdigest()[:12]
+    with (tmp_path / "data" / f"engine.sqlite.{digest}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = engine("sync", "all", "--json")
+    message = "another sync of filesystem:docs is running; wait for it to end"
+    assert (ended.code, ended.err) == (2, f"error: {message}\n")
+    held, other = ended.json["sources"]
+    assert (held["source"], held["error"]) == ("filesystem:docs", message)
+    assert (other["source"], other["unchanged"], other["error"]) == ("filesystem:more", 3, None)
+    assert engine("sync", "all").code == 0
+
+
+def test_what_was_skipped_is_in_the_report_and_with_the_source(engine, docs, tmp_path):
+    (tmp_path / "docs" / "bad.md").write_bytes(b"\xff\xfe\x00bad")
+    report = engine("sync", "all", "--json").json["sources"][0]
+    (skipped,) = report["skipped"]
+    assert (skipped["source_id"], report["skipped_more"], report["embedded"]) == ("bad.md", 0, 0)
+    (source,) = engine("sources", "--json").json["sources"]
+    assert (source["skipped"], source["skipped_more"], source["last_error"]) == ([skipped], 0, None)
+    assert (source["embedded"], source["next_sync"]) == (0, None)
+    (tmp_path / "docs" / "bad.md").unlink()
+    engine("sync", "all")
+    assert engine("sources", "--json").json["sources"][0]["skipped"] == []
 
 
 def test_a_glob_that_is_none_is_exit_2(engine, tmp_path):

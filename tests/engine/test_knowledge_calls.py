@@ -144,6 +144,9 @@ async def test_sources_are_listed(engine: Engine) -> None:
             "chunk_count": 2,
             "configured": True,
             "healthy": True,
+            "embedded": 0,
+            "skipped": [],
+            "skipped_more": 0,
         }
     ]
 
