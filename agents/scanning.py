@@ -1,9 +1,11 @@
 """Documents from a Lua script: `connector.scan(config, context)`, run in a worker under the grants of its entry."""
 
+import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -12,25 +14,49 @@ import trio
 from agents.agent import Call
 from agents.code.files import read_script
 from agents.code.script import LuaScript
+from engine.bridge import CallRefused
 from engine.config import ScriptEntry
 from engine.config.entries import ScriptConnector
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
 from engine.errors import Problem
+from engine.run import Hearers, LogLine
 from engine.tenant import Tenant
-from knowledge.connectors import Connector, ConnectorError, Found, Item, Partial, Skipped, Unreadable
+from knowledge.connectors import (
+    Complete,
+    ConnectorError,
+    Emitted,
+    Event,
+    Found,
+    Gone,
+    Item,
+    Partial,
+    Reached,
+    Skipped,
+    Streams,
+    Unreadable,
+)
 from knowledge.textfiles import too_large
 from knowledge.times import canonical_time, format_time, from_timestamp
 
 # What a scan may use unless its entry says less: it fetches many pages, where a tool answers a person who waits.
-_LIMITS: Mapping[str, float] = {"timeout_s": 300, "cpu_s": 60, "output_bytes": 16 * 1024 * 1024}
+_LIMITS: Mapping[str, float] = {"timeout_s": 300, "cpu_s": 60, "output_bytes": 16 * 1024 * 1024, "host_calls": 10_000}
 # Bounds on an item, in characters. A list shows a source_id and a title; metadata is parsed here.
 MAX_ID = 1_024
 MAX_TITLE = 1_024
 MAX_URL = 8_192
 MAX_METADATA = 64 * 1024
-# Bound on the items of one scan: each costs a read of the store.
+# Bounds on one scan: items, each of which costs a read of the store, and characters of what it emits. Its host calls
+# bound the emitted items, too.
 MAX_ITEMS = 100_000
+MAX_SCAN_BYTES = 64 * 1024 * 1024
+# Bound on a checkpoint, as JSON.
+MAX_CHECKPOINT = 64 * 1024
+
+_TOO_MUCH = (
+    f"a scan emits at most {MAX_ITEMS:,} items and {MAX_SCAN_BYTES >> 20} MiB; "
+    "emit with a checkpoint, and the next scan goes on there"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +67,23 @@ class ScriptSource:
     entry: ScriptConnector
     engine: Engine
     tenant: Tenant
+    hear: Callable[[LogLine], None] | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Connector]:
-        """The items that the script returns. Raises ConnectorError when it fails."""
-        yield Scanned.from_answer(await self._answer(), self.entry.max_extract_bytes)
+    async def opened(self) -> AsyncIterator[Streams]:
+        """The scan. Its script starts with the stream, and ends with the block at the latest."""
+        try:
+            async with trio.open_nursery() as nursery:
+                yield ScriptScan(self, nursery)
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # The nursery wraps what the block raised; the task of the script raises nothing of its own.
+            if len(group.exceptions) != 1:
+                raise
+            raise group.exceptions[0] from group.exceptions[0].__cause__
 
-    async def _answer(self) -> object:
+    async def run(self, scan: "ScriptScan", checkpoint: Any) -> object:
+        """What the script returns. Raises ConnectorError when it fails."""
         entry: ScriptEntry = self.entry
         if entry.unset is not None:
             raise ConnectorError(entry.unset)
@@ -60,54 +96,158 @@ class ScriptSource:
         redactor = Redactor(entry.from_environment)
         script = LuaScript(self.name, "connector", read.script, entry, self.engine, redactor, secrets=None)
         try:
-            call = Call(self.tenant)
-            result = await script.run("scan", (), call, script.authority(()), limits, with_config=True)
+            call = Call(self.tenant, Hearers(log=self.hear, scan=scan))
+            result = await script.run("scan", (checkpoint,), call, script.authority(()), limits, with_config=True)
         except Problem as problem:
             raise ConnectorError(problem.message) from None
         return result.value
 
+    def settings(self) -> str:
+        """A mark of what a checkpoint depends on: the script's own keys, but for values of the environment, which are
+        credentials and change without a change of the source.
+        """
+        shown = json.dumps([self.entry.max_extract_bytes, self.entry.extra], sort_keys=True, default=str)
+        for value in self.entry.from_environment:
+            shown = shown.replace(json.dumps(value)[1:-1], "")
+        return hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest()[:12]
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """The items of one scan, a part of the source: a Connector."""
 
-    items: Mapping[str, Item]
-    skipped: Sequence[Skipped]
+@dataclass(slots=True)
+class ScriptScan:
+    """One run of a script: takes what it emits, and streams it."""
 
-    @classmethod
-    def from_answer(cls, answer: object, max_bytes: int) -> "Scanned":
-        """What a script returned, checked. Raises ConnectorError when it is no list."""
-        if answer == {}:  # Lua has one empty table
-            answer = []
-        if not isinstance(answer, list):
-            raise ConnectorError(f"connector.scan must return a list of items, got {_kind(answer)}")
-        if len(answer) > MAX_ITEMS:
-            raise ConnectorError(f"connector.scan returned {len(answer):,} items; the most is {MAX_ITEMS:,}")
-        items: dict[str, Item] = {}
-        skipped: list[Skipped] = []
-        for n, each in enumerate(answer, 1):
-            source_id = f"item {n}"
+    source: ScriptSource
+    nursery: trio.Nursery
+    # Without a buffer: an item is taken from the script when the one before it is in the store, or in its next batch.
+    _send: trio.MemorySendChannel[Event] = field(init=False)
+    _receive: trio.MemoryReceiveChannel[Event] = field(init=False)
+    _failure: ConnectorError | None = None
+    _count: int = 0
+    _bytes: int = 0
+    _refused: bool = False
+
+    def __post_init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[Event](0)
+
+    async def stream(self, checkpoint: str | None) -> AsyncIterator[Event]:
+        """What the script emits, then what it returns."""
+        self.nursery.start_soon(self._run, self._loaded(checkpoint))
+        async for event in self._receive:
+            yield event
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self, checkpoint: Any) -> None:
+        async with self._send:
             try:
-                source_id = _source_id(each)
-                if source_id in items:
-                    raise Unreadable("returned twice; the first was taken")
-                items[source_id] = _item(each, max_bytes)
+                answer = await self.source.run(self, checkpoint)
+                async for event in self.returned(answer):
+                    await self._send.send(event)
+            except ConnectorError as error:
+                self._failure = error
+
+    async def returned(self, answer: object) -> AsyncIterator[Event]:
+        """The events of an answer: of ctx's list, or of what says how the scan ended."""
+        if answer is None and self._count:
+            return
+        if isinstance(answer, dict) and answer and not answer.keys() - {"checkpoint", "complete"}:
+            if not isinstance(complete := answer.get("complete", False), bool):
+                raise ConnectorError(f"connector.scan: complete must be a boolean, got {_kind(complete)}")
+            if self._refused and (complete or "checkpoint" in answer):
+                raise ConnectorError(f"connector.scan found more than a scan takes: {_TOO_MUCH}")
+            if (checkpoint := answer.get("checkpoint")) is not None:
+                try:
+                    yield Reached(self._kept(checkpoint))
+                except CallRefused as error:
+                    raise ConnectorError(f"connector.scan: {error}") from None
+            if complete:
+                yield Complete()
+            return
+        seen: set[str] = set()
+        for each in _listed(answer):
+            self._count += 1
+            for event in self._events(each, None, None):
+                if isinstance(event, Emitted):
+                    if event.found.source_id in seen:
+                        yield Skipped(source_id=event.found.source_id, reason="returned twice; the first was taken")
+                        continue
+                    seen.add(event.found.source_id)
+                yield event
+
+    # ---- host calls of the script
+
+    async def emit(
+        self, item: Mapping[str, Any], checkpoint: Any, size: int | None, worked: Callable[[float], None]
+    ) -> None:
+        """Take an item. Raises CallRefused beyond the bounds of a scan, and for a checkpoint that cannot be kept."""
+        began_s = time.thread_time()
+        kept = None if checkpoint is None else self._kept(checkpoint)
+        self._count += 1
+        self._bytes += size or sum(len(value) for value in item.values() if isinstance(value, str))
+        if self._bytes > MAX_SCAN_BYTES or self._count > MAX_ITEMS:
+            self._refused = True
+            raise CallRefused(_TOO_MUCH)
+        events = self._events(item, kept, size)
+        worked(time.thread_time() - began_s)
+        for event in events:
+            await self._send.send(event)
+
+    async def deleted(self, source_id: Any) -> None:
+        self._count += 1
+        try:
+            await self._send.send(Gone(_source_id({"source_id": source_id})))
+        except Unreadable as error:
+            raise CallRefused(str(error)) from None
+
+    def _events(self, value: object, checkpoint: str | None, size: int | None) -> list[Event]:
+        found: list[Event]
+        try:
+            source_id = _source_id(value)
+        except Unreadable as error:  # which item it is, is not known: so none can be taken for gone
+            found = [Skipped(source_id=f"item {self._count}", reason=str(error)), Partial()]
+        else:
+            try:
+                if size is not None:
+                    raise Unreadable(too_large(size, self.source.entry.max_extract_bytes))
+                assert isinstance(value, dict)
+                item = _item(value, self.source.entry.max_extract_bytes)
+                return [Emitted(Found(source_id=source_id, updated_at=item.updated_at), item, checkpoint)]
             except Unreadable as error:
-                skipped.append(Skipped(source_id=source_id, reason=str(error)))
-        return cls(items, skipped)
+                found = [Skipped(source_id=source_id, reason=str(error))]
+        return found if checkpoint is None else [*found, Reached(checkpoint)]
 
-    async def scan(self) -> AsyncIterator[Found | Skipped | Partial]:
-        """Every item, then those that were skipped. A script lists the newest items, so others may exist."""
-        await trio.lowlevel.checkpoint()
-        for source_id, item in self.items.items():
-            yield Found(source_id=source_id, updated_at=item.updated_at)
-        for entry in self.skipped:
-            yield entry
-        yield Partial()
+    # ---- checkpoints
 
-    async def read(self, found: Found) -> Item:
-        await trio.lowlevel.checkpoint()
-        return self.items[found.source_id]
+    def _kept(self, checkpoint: Any) -> str:
+        """A checkpoint as the store keeps it, with what it depends on. Raises CallRefused."""
+        try:
+            text = json.dumps(checkpoint, ensure_ascii=True, allow_nan=False)
+        except (ValueError, TypeError, RecursionError):
+            raise CallRefused("the checkpoint cannot be written as JSON") from None
+        if len(text) > MAX_CHECKPOINT:
+            raise CallRefused(f"the checkpoint is {len(text):,} bytes of JSON; the most is {MAX_CHECKPOINT:,}")
+        return f"{self.source.settings()} {text}"
+
+    def _loaded(self, kept: str | None) -> Any:
+        settings, _, text = (kept or "").partition(" ")
+        if settings != self.source.settings():
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _listed(answer: object) -> list[Any]:
+    """The list that a script of ctx returns. Raises ConnectorError."""
+    if answer == {}:  # Lua has one empty table
+        return []
+    if not isinstance(answer, list):
+        hint = ", or how the scan ended: { checkpoint = ..., complete = true }"
+        raise ConnectorError(f"connector.scan must return a list of items, got {_kind(answer)}{hint}")
+    if len(answer) > MAX_ITEMS:
+        raise ConnectorError(f"connector.scan returned {len(answer):,} items; the most is {MAX_ITEMS:,}")
+    return answer
 
 
 def _source_id(value: object) -> str:

@@ -37,6 +37,7 @@ from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, cache_path, open_stores, store_path
+from sandbox.wire.surface import granted
 
 log = structlog.get_logger("agents.service")
 
@@ -215,7 +216,8 @@ async def open_scripts(loaded: LoadedConfig) -> AsyncIterator[Engine]:
 
     host = Host(no_store, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)))
     async with open_configured(config) as control, open_families(host) as functions:
-        kept = (each for each in functions if not each.name.startswith("context."))
+        having = granted("connector", frozenset(each.name for each in functions))
+        kept = (each for each in functions if each.name in having)
         async with open_engine(config, (*kept, *schema_call.functions())) as engine:
             engine.secrets = Vaults(control)
             if config.tenants.enabled:

@@ -10,7 +10,7 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -117,16 +117,35 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"<RunRequest {self.root}:{self.name} of {self.tenant.id}>"
 
 
+class Scan(Protocol):
+    """Takes the items of a connector's run while it goes on, and waits while it has no room for more.
+
+    Both raise CallRefused for what it does not take; `worked` is charged with the CPU time that it needs.
+    """
+
+    async def emit(
+        self, item: Mapping[str, Any], checkpoint: Any, size: int | None, worked: Callable[[float], None]
+    ) -> None:
+        """An item; with `size`, one that is too large, without its body."""
+        ...
+
+    async def deleted(self, source_id: Any) -> None: ...
+
+
 class Hearers(msgspec.Struct, frozen=True, kw_only=True):
-    """Callbacks during a run: for its log lines, its progress, and each host call once it is answered."""
+    """Callbacks during a run: for its log lines, its progress, and each host call once it is answered.
+
+    `scan` takes the items of a connector.
+    """
 
     log: Callable[[LogLine], None] | None = None
     progress: Callable[[float, str | None], None] | None = None
     call: Callable[[CallRecord], None] | None = None
+    scan: Scan | None = None
 
     def of_nested(self) -> "Hearers":
         """The callbacks for a nested run, whose progress is not that of the whole."""
-        return self if self.progress is None else Hearers(log=self.log, call=self.call)
+        return self if self.progress is None and self.scan is None else Hearers(log=self.log, call=self.call)
 
 
 SILENT = Hearers()

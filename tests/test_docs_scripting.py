@@ -36,11 +36,12 @@ from agents.agent import AgentArgument, AgentPrompt, Call
 from agents.code import calls
 from agents.code.describing import DESCRIBE_TIMEOUT_S
 from agents.kinds.lua import COMPLETE_S
+from agents.scanning import MAX_CHECKPOINT, MAX_ITEMS, MAX_SCAN_BYTES
 from agents.service import Service, open_service
 from agents.shapes.schema import MAX_SCHEMA_NODES
 from agents.shapes.shape import AgentDeclaration, ToolAnnotations, ToolDeclaration
 from cli.commands.sync import fill_if_empty
-from engine.bridge import env, fs, http, knowledge, kv, sleep
+from engine.bridge import env, fs, http, knowledge, kv, scan, sleep
 from engine.config import ScriptEntry, load_config
 from engine.engine import MAX_DEPTH
 from engine.errors import Code, Problem, amount
@@ -59,6 +60,8 @@ STANDARD_LIBRARY = "docs/scripting/standard-library.md"
 # About all of the others; not the page of one thing.
 COMING_FROM_CTX = "docs/scripting/coming-from-ctx.md"
 HOST = "api.example.com"
+# What only connectors have; the scripts of these tests are agents and tools.
+OF_CONNECTORS = {"context.emit", "context.deleted", "context.checkpoint"}
 
 
 def page_of(name: str) -> str:
@@ -180,6 +183,8 @@ def test_every_field_that_loading_reads_is_named() -> None:
         ("context-get", "Answer", [field.name for field in fields(Document)]),
         ("context-sources", "Answer", ["name", *(field.name for field in fields(SourceInfo))]),
         ("context-tools", "Arguments", calls.CallToolArguments.__struct_fields__),
+        ("context-emit", "Arguments", ["item", "checkpoint"]),
+        ("context-emit", "context.deleted(source_id)", scan.DeletedArguments.__struct_fields__),
         ("env", "Arguments", env.GetArguments.__struct_fields__),
         ("sleep", "Arguments", sleep.SleepArguments.__struct_fields__),
         ("kv", "kv.get(key)", kv.GetArguments.__struct_fields__),
@@ -214,6 +219,8 @@ def default(limit: str) -> str:
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
+        ("context-emit", f"at most {MAX_CHECKPOINT // KIB} KiB as JSON"),
+        ("context-emit", f"at most {MAX_ITEMS:,} items and {MAX_SCAN_BYTES // MIB} MiB"),
         ("context-parallel", f"up to {MAX_SIDE_BY_SIDE} calls of a run are in flight at once"),
         ("context-parallel", f"{http.AT_ONCE} `http` and {fs.AT_ONCE} `fs` calls of one tenant"),
         ("context-progress", f"the first {MAX_PROGRESS:,} reports"),
@@ -564,11 +571,11 @@ async def test_a_running_script_sees_and_may_call_exactly_what_the_pages_say(tmp
             script.name: set((await on.service.resolve(script.name, {}, Call(DEFAULT_TENANT))).prompt.system.split())
             for script in scripts
         }
-    assert said["seen"] - {"agent.resolve", "agent.tools"} == kept() | wrapped() | documented()
+    assert said["seen"] - {"agent.resolve", "agent.tools"} == kept() | wrapped() | documented() - OF_CONNECTORS
     not_there = {
         name
         for page in set(SCRIPT_PAGES) - {COMING_FROM_CTX}
-        for name in names_of(page)
+        for name in names_of(page) - OF_CONNECTORS
         if sections(page)[0].rows()[3][1] == "no"
     }
     assert said["callbacks"] | {"context.tools", "http.basic_auth"} == not_there

@@ -15,6 +15,7 @@ from engine.bridge.knowledge import Filters, SearchArguments
 from engine.bridge.kv import DeleteArguments, ListArguments, SetArguments
 from knowledge.store import Chunk, Document, Hit, SourceInfo
 from sandbox import allowlist
+from sandbox.wire.surface import granted
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
@@ -25,7 +26,7 @@ FILE = ROOT / "editor" / "lua" / "engine.lua"
 TEXT = FILE.read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "authoring.md").read_text(encoding="utf-8")
 # The tables that scripts set themselves.
-ROOTS = {"agent", "tool"}
+ROOTS = {"agent", "tool", "connector"}
 
 
 def functions(text: str = TEXT) -> dict[str, list[str]]:
@@ -82,7 +83,8 @@ def test_it_names_exactly_what_a_running_scripts_context_offers() -> None:
     offered = value_of(
         "local names = {} for name, value in pairs(context) do names[name] = type(value) end return names -- caller"
     )
-    described = {name.removeprefix("context."): "function" for name in functions() if name.startswith("context.")}
+    here = granted("agent", frozenset(functions()))
+    described = {name.removeprefix("context."): "function" for name in here if name.startswith("context.")}
     assert described | dict.fromkeys(names("Context"), "table") == offered
 
 

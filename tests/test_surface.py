@@ -14,7 +14,7 @@ from engine.bridge import HostFunction
 from engine.bridge.families import Host, open_families
 from sandbox import stubs
 from sandbox.allowlist import ADDED, LIBRARIES
-from sandbox.wire.surface import HOST_CALLS, HostCall
+from sandbox.wire.surface import HOST_CALLS, HostCall, granted
 
 sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
 
@@ -77,7 +77,8 @@ def test_the_lists_of_the_docs_have_every_call_with_the_parameters_that_are_list
     assert {name: shown.get(name) for name in HOST_CALLS} == {n: call.parameters for n, call in HOST_CALLS.items()}
 
 
-def test_a_script_sees_each_call_in_its_table_and_every_function_there_is_one() -> None:
+@pytest.mark.parametrize("root", ["agent", "connector"])
+def test_a_script_sees_each_call_in_its_table_and_every_function_there_is_one(root: str) -> None:
     seen = value_of(
         """
         local seen = {}
@@ -92,22 +93,23 @@ def test_a_script_sees_each_call_in_its_table_and_every_function_there_is_one() 
         return seen
         """,
         *sorted({call.library or call.name for call in HOST_CALLS.values()}),
+        root=root,
     )
-    assert set(seen) - ITS_OWN == set(HOST_CALLS)
+    assert set(seen) - ITS_OWN == granted(root, frozenset(HOST_CALLS))
 
 
 @pytest.mark.parametrize("call", HOST_CALLS.values(), ids=list(HOST_CALLS))
 def test_a_function_makes_the_call_of_its_name_with_the_arguments_that_it_was_given(call: HostCall) -> None:
-    given = ["{}" if name in ("options", "params") else f'"{name}"' for name in call.parameters]
-    ran = run(f"return select('#', {call.name}({', '.join(given)}))")
+    given = ["{}" if name in ("options", "params", "item") else f'"{name}"' for name in call.parameters]
+    root = "connector" if call.scripts == "connectors" else "agent"
+    ran = run(f"return select('#', {call.name}({', '.join(given)}))", root=root)
     ((called, arguments),) = ran.calls
     assert called == call.name
     assert ran.value == (RESULTS.get(call.name, 1) if call.answers else 0)
     plain = {name: name for name in call.parameters if name not in ("options", "params", "query")}
     if "query" in call.parameters:
         plain["query"] = "query"
-    if "params" in call.parameters:
-        plain["params"] = {}
+    plain |= {name: {} for name in ("params", "item") if name in call.parameters}
     assert arguments == plain
 
 

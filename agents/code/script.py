@@ -12,6 +12,7 @@ from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.run import Authority, RunRequest, RunResult, Script
 from sandbox.wire.outcome import Outcome
+from sandbox.wire.surface import granted
 
 # The error codes for failures of the script itself.
 _SCRIPT_ERROR = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR, "connector": Code.TOOL_ERROR}
@@ -74,7 +75,7 @@ class LuaScript:
             config=self.entry.extra,
             config_last=with_config,
             limits=self.engine.limits_for(self.entry.limits if limits is None else limits, call.tenant),
-            grants=self.engine.host_calls,
+            grants=granted(self.root, self.engine.host_calls),
             authority=authority,
             masked=self.redactor.secrets,
             callers=self._callers(call),

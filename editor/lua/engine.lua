@@ -69,6 +69,16 @@ agent = {}
 ---@type engine.Tool
 tool = {}
 
+---@class engine.Connector
+---@field name? string
+---@field version? string
+---@field description? string
+---@field scan? fun(config: table<string, any>, context: engine.Context): any
+---@field [string] any
+
+---@type engine.Connector
+connector = {}
+
 ---Runs another file of the script's own folder, once a run, and returns what it returns: `require("./lib/text")`. The name
 ---begins with `./`, counts from the folder of the script, and is written out. A file that declares `agent` or `tool` and
 ---returns nothing gives that table; any other gives true.
@@ -211,6 +221,20 @@ function context.call_tool(name, params) end
 ---@param functions (fun(): any)[]
 ---@return { n: integer, [integer]: any }
 function context.parallel(functions) end
+
+---Where the last scan of this connector ended; nil in the first. Only in the `scan` of a connector.
+---@type any
+context.checkpoint = nil
+
+---An item that a connector found: give it to the store, and wait until there is room for the next. Only in the `scan` of
+---a connector.
+---@param item { source_id: string|integer, body: string, title?: string, author?: string, source_url?: string, content_type?: string, created_at?: string|number, updated_at?: string|number, metadata_json?: string }
+---@param checkpoint? any           where the next scan can go on once this item is stored
+function context.emit(item, checkpoint) end
+
+---Delete the document of an item that is gone. Only in the `scan` of a connector.
+---@param source_id string|integer
+function context.deleted(source_id) end
 
 -- ---- values --------------------------------------------------------------------------------------------------------
 

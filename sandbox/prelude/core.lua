@@ -444,7 +444,16 @@ local function main()
         if type(f) ~= "function" then
             fail("wrong_shape", root .. "." .. method .. " is not a function but a " .. type(f) .. " value")
         end
-        local context = build_context(config, tools)
+        local context
+        if root == "connector" then             -- the first one becomes context.checkpoint
+            context = {
+                config = config, checkpoint = given[1], emit = stub("scan", "emit"), deleted = stub("scan", "deleted"),
+                parallel = stub("parallel", "parallel"), progress = stub("log", "progress"),
+            }
+            given[1], given[2], count = given[2], nil, 1
+        else
+            context = build_context(config, tools)
+        end
         if caller then context.caller = caller end
         if method == "complete" then            -- the last one becomes context.arguments: the arguments typed so far
             context.arguments, count = given[count], count - 1

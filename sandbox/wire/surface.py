@@ -5,6 +5,7 @@ Tests compare it with the families in `engine/bridge/`, the definitions for edit
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 
@@ -14,13 +15,15 @@ class HostCall:
 
     `stub` is the source of the Lua function. `made`: generated from this row, with each parameter as an argument of the
     same name. Else: written in that file of the prelude, as its parameters or results differ from those of the call.
-    `kv` is loaded whole (`allowlist.LOADED_WHOLE`). `answers` is whether the function returns a value.
+    `kv` is loaded whole (`allowlist.LOADED_WHOLE`). `answers` is whether the function returns a value. `scripts` are
+    those that have the call: all, agents and tools, or connectors.
     """
 
     name: str
     parameters: tuple[str, ...] = ()
-    stub: Literal["made", "core", "http", "schema", "kv"] = "made"
+    stub: Literal["made", "core", "http", "schema", "kv", "scan"] = "made"
     answers: bool = True
+    scripts: Literal["all", "callers", "connectors"] = "all"
 
     @property
     def library(self) -> str:
@@ -35,10 +38,12 @@ class HostCall:
 HOST_CALLS: dict[str, HostCall] = {
     call.name: call
     for call in (
-        HostCall("context.search", ("query", "options"), "core"),
-        HostCall("context.get", ("id", "options"), "core"),
-        HostCall("context.sources", (), "core"),
-        HostCall("context.call_tool", ("name", "params"), "core"),
+        HostCall("context.search", ("query", "options"), "core", scripts="callers"),
+        HostCall("context.get", ("id", "options"), "core", scripts="callers"),
+        HostCall("context.sources", (), "core", scripts="callers"),
+        HostCall("context.call_tool", ("name", "params"), "core", scripts="callers"),
+        HostCall("context.emit", ("item", "checkpoint"), "scan", answers=False, scripts="connectors"),
+        HostCall("context.deleted", ("source_id",), "scan", answers=False, scripts="connectors"),
         HostCall("http.get", ("url", "options"), "http"),
         HostCall("http.post", ("url", "body", "options"), "http"),
         HostCall("http.put", ("url", "body", "options"), "http"),
@@ -56,3 +61,10 @@ HOST_CALLS: dict[str, HostCall] = {
         HostCall("kv.incr", ("key", "by"), "kv"),
     )
 }
+
+
+@lru_cache(maxsize=64)
+def granted(root: str, names: frozenset[str]) -> frozenset[str]:
+    """Those of these host calls that a script which declares `root` has."""
+    refused = "callers" if root == "connector" else "connectors"
+    return frozenset(name for name in names if name not in HOST_CALLS or HOST_CALLS[name].scripts != refused)

@@ -14,8 +14,12 @@ from cli_support import Engine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.scanning import MAX_ID, MAX_ITEMS, MAX_METADATA, Scanned
-from knowledge.connectors import ConnectorError, Found, Partial
+from agents import scanning
+from agents.scanning import MAX_CHECKPOINT, MAX_ID, MAX_ITEMS, MAX_METADATA, ScriptScan, ScriptSource
+from engine.bridge import CallRefused
+from engine.config.entries import ScriptConnector
+from engine.tenant import DEFAULT_TENANT
+from knowledge.connectors import Complete, ConnectorError, Emitted, Event, Gone, Partial, Reached, Skipped
 
 ISSUES = [
     {
@@ -132,6 +136,13 @@ def test_a_dry_run_of_a_script_writes_nothing(engine: Engine, tmp_path: Path, ap
         ("connector = { scan = function() return { ('x'):rep(2^24) } end }", {"limits": {"output_bytes": 1000}}, "1"),
         ("connector = { scan = function() http.get('http://127.0.0.1:1/') end }", {}, "allow_hosts"),
         ("connector = { scan = function(config, context) context.search('x') end }", {}, "search"),
+        ("connector = { scan = function(config, context) return context.emit end }", {}, "is a function"),
+        ("connector = { scan = function(config, context) context:emit{} end }", {}, "with a dot"),
+        ("connector = { scan = function(config, context) context.emit('x') end }", {}, "a table with named fields"),
+        ("connector = { scan = function(_, c) local t = { source_id = 'a' } t.body = t c.emit(t) end }", {}, "cycle"),
+        ("connector = { scan = function(_, c) c.deleted({}) end }", {}, "source_id must be a string"),
+        ("connector = { scan = function(_, c) c.emit({ source_id = 'a' }, ('x'):rep(65536)) end }", {}, "65,536"),
+        ("connector = { scan = function(_, c) while true do c.emit{} end end }", {}, "host_calls"),
         ("connector = { scan = function() return io.open('/etc/passwd') end }", {}, "io"),
     ],
 )  # fmt: skip
@@ -166,15 +177,20 @@ def test_a_script_has_the_grants_and_keys_of_its_entry(engine: Engine, tmp_path:
     assert engine("get", found["id"], "--json").json["body"] == "alpha alpha beside"
 
 
-async def listed(answer: object, max_bytes: int = 1000) -> tuple[list[str], dict[str, str]]:
-    scanned = Scanned.from_answer(answer, max_bytes)
-    found = [entry async for entry in scanned.scan()]
-    assert isinstance(found[-1], Partial)
-    for entry in found:
-        if isinstance(entry, Found):
-            await scanned.read(entry)
-    skipped = {entry.source_id: entry.reason for entry in scanned.skipped}
-    return [entry.source_id for entry in found if isinstance(entry, Found)], skipped
+def scan_of(nursery: Any = None, max_bytes: int = 1000, **keys: Any) -> ScriptScan:
+    """A scan without its script."""
+    entry = ScriptConnector(path=Path("scan.lua"), max_extract_bytes=max_bytes, extra=keys)
+    return ScriptScan(ScriptSource("x", entry, None, DEFAULT_TENANT), nursery)  # type: ignore[arg-type]
+
+
+async def events(answer: object) -> list[Event]:
+    return [event async for event in scan_of().returned(answer)]
+
+
+async def listed(answer: object) -> tuple[list[str], dict[str, str]]:
+    found = await events(answer)
+    skipped = {event.source_id: event.reason for event in found if isinstance(event, Skipped)}
+    return [event.found.source_id for event in found if isinstance(event, Emitted)], skipped
 
 
 async def test_an_item_that_cannot_be_stored_is_skipped_with_a_reason() -> None:
@@ -201,9 +217,60 @@ async def test_an_item_that_cannot_be_stored_is_skipped_with_a_reason() -> None:
     assert await listed({}) == ([], {})
 
 
-def test_more_items_than_a_scan_may_have_are_refused() -> None:
+async def test_more_items_than_a_scan_may_have_are_refused() -> None:
     with pytest.raises(ConnectorError, match="the most is 100,000"):
-        Scanned.from_answer([{}] * (MAX_ITEMS + 1), 10)
+        await events([{}] * (MAX_ITEMS + 1))
+
+
+async def test_how_a_scan_ended_is_its_checkpoint_and_whether_it_saw_everything() -> None:
+    (reached,) = await events({"checkpoint": {"page": 2}})
+    assert isinstance(reached, Reached)
+    assert await events({"checkpoint": {"page": 2}, "complete": True}) == [reached, Complete()]
+    assert await events({"complete": True}) == [Complete()]
+    assert await events({"complete": False}) == []
+    for wrong in (None, {"completed": True}, {"complete": "yes"}, {"checkpoint": "x" * MAX_CHECKPOINT}, "text"):
+        with pytest.raises(ConnectorError, match=r"^connector\.scan"):
+            await events(wrong)
+
+
+def test_a_checkpoint_is_that_of_the_keys_it_was_made_with() -> None:
+    kept = scan_of(repo="a")._kept({"page": 2})
+    assert scan_of(repo="a")._loaded(kept) == {"page": 2}
+    assert scan_of(repo="b")._loaded(kept) is None
+    assert scan_of(repo="a", max_bytes=7)._loaded(kept) is None
+    for damaged in (None, "", "x", kept[:-1]):
+        assert scan_of(repo="a")._loaded(damaged) is None
+
+
+async def test_a_scan_that_emits_too_much_is_refused_and_cannot_say_that_it_was_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scanning, "MAX_SCAN_BYTES", 1000)
+    taken: list[Event] = []
+    async with trio.open_nursery() as nursery:
+        scan = scan_of(nursery)
+
+        async def take() -> None:
+            async for event in scan._receive:
+                taken.append(event)
+
+        nursery.start_soon(take)
+        for n in range(9):
+            await scan.emit({"source_id": f"i{n}", "body": "x" * 100}, None, None, lambda cpu_s: None)
+        with pytest.raises(CallRefused, match="the next scan goes on there"):
+            await scan.emit({"source_id": "late", "body": "x" * 100}, None, None, lambda cpu_s: None)
+        with pytest.raises(ConnectorError, match="found more than a scan takes"):
+            [event async for event in scan.returned({"complete": True})]
+        await scan.deleted("i1")
+        await scan.deleted(7)
+        nursery.cancel_scope.cancel()
+    assert len(taken) == 11
+    assert taken[9:] == [Gone("i1"), Gone("7")]
+
+
+async def test_an_item_without_an_id_stops_a_complete_scan_from_deleting() -> None:
+    events = scan_of()._events({"body": "x"}, "kept", None)
+    assert [type(event) for event in events] == [Skipped, Partial, Reached]
 
 
 @pytest.mark.parametrize(
@@ -220,9 +287,10 @@ def test_more_items_than_a_scan_may_have_are_refused() -> None:
         ("9" * 1000, None),
     ],
 )
-def test_times_are_taken_in_the_forms_that_apis_have(time: object, stored: str | None) -> None:
-    scanned = Scanned.from_answer([{"source_id": "a", "body": "b", "updated_at": time}], 10)
-    assert scanned.items["a"].updated_at == stored
+async def test_times_are_taken_in_the_forms_that_apis_have(time: object, stored: str | None) -> None:
+    (emitted,) = await events([{"source_id": "a", "body": "b", "updated_at": time}])
+    assert isinstance(emitted, Emitted)
+    assert emitted.item.updated_at == emitted.found.updated_at == stored
 
 
 _VALUES = st.recursive(
@@ -237,6 +305,86 @@ _FIELDS = ("source_id", "body", "title", "author", "source_url", "created_at", "
 def test_no_answer_of_a_script_is_more_than_a_skipped_item(answer: list[Any]) -> None:
     names, skipped = trio.run(listed, answer)
     assert len(names) + len(skipped) <= len(answer)
+
+
+STREAM = """
+connector = {}
+function connector.scan(config, context)
+    local from = context.checkpoint and context.checkpoint.n or 0
+    log.info("from", from)
+    for n = from + 1, tonumber(config.last) do
+        context.emit({ source_id = n, body = "word " .. n }, { n = n })
+        if n == config.fails_at then error("no luck") end
+    end
+    if from > 0 then context.deleted(1) end
+    return { checkpoint = { n = tonumber(config.last) }, complete = config.complete }
+end
+"""
+
+
+def test_a_script_streams_goes_on_where_it_ended_and_deletes_what_it_names(engine: Engine, tmp_path: Path) -> None:
+    configure(tmp_path, STREAM, last=100)
+    first = engine("sync", "all", "--json").json["sources"][0]
+    assert (first["upserted"], first["deleted"], first["error"]) == (100, 0, None)
+    # Its own keys have changed: whether its checkpoint still holds is not known.
+    configure(tmp_path, STREAM, last=110)
+    again = engine("sync", "all", "--json").json["sources"][0]
+    assert (again["upserted"], again["unchanged"], again["deleted"]) == (10, 100, 0)
+    last = engine("sync", "all", "--json").json["sources"][0]
+    assert (last["fetched"], last["deleted"]) == (0, 1)
+    full = engine("sync", "all", "--full", "--json").json["sources"][0]
+    assert (full["upserted"], full["deleted"]) == (110, 0)
+    assert engine("stats", "--json").json["documents"] == 110
+
+
+def test_a_complete_scan_deletes_what_it_did_not_emit(engine: Engine, tmp_path: Path) -> None:
+    configure(tmp_path, STREAM, last=10)
+    assert engine("sync", "all", "--json").json["sources"][0]["upserted"] == 10
+    configure(tmp_path, STREAM, last=4, complete=True)
+    assert engine("sync", "all", "--json").json["sources"][0]["deleted"] == 6
+    assert engine("stats", "--json").json["documents"] == 4
+
+
+def test_a_scan_that_fails_keeps_what_it_emitted_and_the_next_one_goes_on_there(engine: Engine, tmp_path: Path) -> None:
+    script = STREAM.replace("n == config.fails_at", 'n == 70 and not pcall(fs.read, "mended.txt")')
+    configure(tmp_path, script, last=100)
+    ended = engine("sync", "all", "--json")
+    assert (ended.code, engine("stats", "--json").json["documents"]) == (1, 70)
+    assert "no luck" in ended.json["sources"][0]["error"]
+    assert "no luck" in engine("sources", "--json").json["sources"][0]["last_error"]
+    (tmp_path / "mended.txt").touch()
+    assert engine("sync", "all", "--json").json["sources"][0]["fetched"] == 30
+    assert engine("stats", "--json").json["documents"] == 99
+
+
+def test_an_item_that_is_too_large_is_skipped_and_the_others_are_there(engine: Engine, tmp_path: Path) -> None:
+    script = """
+    connector = {}
+    function connector.scan(config, context)
+        context.emit{ source_id = "vast", body = ("x"):rep(20000000) }
+        context.emit{ source_id = "large", body = ("x"):rep(3000) }
+        context.emit{ body = "nameless" }
+        context.emit{ source_id = "small", body = "x" }
+    end
+    """
+    configure(tmp_path, script, max_extract_bytes=2000)
+    report = engine("sync", "all", "--json").json["sources"][0]
+    assert (report["upserted"], report["error"]) == (1, None)
+    assert {each["source_id"]: each["reason"] for each in report["skipped"]} == {
+        "vast": "too large: 20000000 bytes; max_extract_bytes is 2000",
+        "large": "too large: 3000 bytes; max_extract_bytes is 2000",
+        "item 3": "source_id must be a string that is not empty, got nil",
+    }
+
+
+def test_no_agent_or_tool_has_what_a_connector_has(engine: Engine, tmp_path: Path) -> None:
+    script = """
+    tool = { description = "x", parameters = {} }
+    function tool.execute(params, context) return { tostring(context.emit), tostring(context.checkpoint) } end
+    """
+    (tmp_path / "tool.lua").write_text(script)
+    (tmp_path / "engine.toml").write_text('[tools.script.t]\npath = "tool.lua"\n')
+    assert engine("tool", "test", "t", "--json").json["result"] == ["nil", "nil"]
 
 
 def test_the_example_of_the_page_runs(

@@ -127,6 +127,10 @@ def run_source(
 
 def run(body: str, *args: Any, **how: Any) -> Ran:
     """Run the body of `agent.resolve(...)`; `context` is a local of it, `...` are the arguments before it."""
+    if how.get("root") == "connector":  # of its arguments, the first is in its context, and the second is its config
+        source = "connector = {} function connector.scan(...) local context = select(2, ...); " + body + "\nend"
+        source = source.replace("{...}", "(...)")
+        return run_source(source, None, list(args), method="scan", **how)
     source = "agent = {} function agent.resolve(...) local context = select(select('#', ...), ...); " + body + "\nend"
     return run_source(source, *args, **how)
 
