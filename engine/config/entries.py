@@ -197,12 +197,19 @@ class ScriptConnector(ScriptEntry):
 
 
 class S3Connector(_Globs):
-    """`[connectors.s3.NAME]`: the objects of a bucket below `prefix`."""
+    """`[connectors.s3.NAME]`: the objects of a bucket below `prefix`. An empty key is none, for `${NAME:-}`."""
 
     bucket: Text
     prefix: str = ""
-    region: Text = "us-east-1"
-    endpoint_url: Text | None = None
+    region: Text | None = None
+    endpoint_url: Text | None = Field(default=None, repr=False)  # may hold a password, and is refused then
+    path_style: bool | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = Field(default=None, repr=False)
+    session_token: str | None = Field(default=None, repr=False)
+    anonymous: bool = False
+    max_extract_bytes: Count = 50_000_000
+    url_prefix: Text | None = None
 
 
 class Connectors(Model):
@@ -236,6 +243,8 @@ class Connectors(Model):
 
 def unsupported_connector(kind: str) -> str | None:
     """Why connectors of this type cannot be used, or None."""
+    if (library := connectors.missing(kind)) is not None:
+        return f"connector type {kind!r} needs {library}, which is not installed: pip install 'engine[{kind}]'"
     if kind in connectors.kinds() or kind == "script":  # scripts need an engine: `agents/sources.py`
         return None
     return f"connector type {kind!r} is configured but not supported by this version"

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -150,6 +151,10 @@ async def opened(source: Source) -> AsyncIterator[Connector | Streams]:
         yield source
 
 
+# Kinds that need a library which is not always installed: an extra of the kind's name has it.
+_LIBRARIES: Mapping[str, str] = {"s3": "botocore"}
+
+
 def kinds() -> frozenset[str]:
     """The kinds that have a file here. No kind is imported."""
     return _kinds(tuple(__path__))
@@ -158,6 +163,13 @@ def kinds() -> frozenset[str]:
 @cache  # called for each configured source whenever the store of a tenant is opened
 def _kinds(folders: Iterable[str]) -> frozenset[str]:
     return frozenset(module.name for module in pkgutil.iter_modules(folders))
+
+
+@cache
+def missing(kind: str) -> str | None:
+    """The library that this kind needs, if it is not installed."""
+    library = _LIBRARIES.get(kind)
+    return library if library is not None and find_spec(library) is None else None
 
 
 def make(kind: str, keys: Mapping[str, object]) -> Source:

@@ -336,7 +336,6 @@ def test_doctor_warns_of_a_tool_that_does_not_exist(project, tmp_path):
 @pytest.mark.parametrize(
     ("configured", "warning"),
     [
-        ("[connectors.s3.x]\nbucket = 'b'", "! s3:x: connector type 's3' is configured but not supported"),
         ("[embedding]\nprovider = 'openai'", "! embedding.provider: no embedder 'openai' is built in"),
         ("[agents.script.x]\npath = 'agents/greeter.lua'\nallow_host = []", "did you mean 'allow_hosts'?"),
     ],

@@ -1,6 +1,7 @@
 """A kind of source is one file and its model: here one is added on the fly and synchronised from the command line."""
 
 import inspect
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from added import added_file, added_table
 from cli_support import Engine
 from git_support import Repository
+from s3_support import KEYS, failure, served
 
 from agents.sources import connector
 from engine.config import ConfigError, load_config
@@ -66,11 +68,57 @@ def test_a_source_of_an_added_kind_is_synchronised_beside_one_of_another_kind(
     assert "connectors.notes: unknown key" in ended.err
 
 
-def test_a_kind_without_a_file_is_told_as_not_supported(tmp_path: Path) -> None:
-    (tmp_path / "engine.toml").write_text('[connectors.s3.repo]\nbucket = "b"\n')
-    config = load_config(tmp_path / "engine.toml", environ={}, cwd=tmp_path).config
-    with pytest.raises(ConfigError, match="connector type 's3' is configured but not supported by this version"):
-        connector(config, "s3:repo")
+def test_a_kind_without_a_file_is_told_as_not_supported(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "engine.toml").write_text('[connectors.notes.mine]\nwords = ["alpha"]\n')
+    why = "connector type 'notes' is configured but not supported by this version"
+    with added_table(Connectors, "notes", NotesEntry):
+        config = load_config(tmp_path / "engine.toml", environ={}, cwd=tmp_path).config
+        with pytest.raises(ConfigError, match=why):
+            connector(config, "notes:mine")
+        assert f"! notes:mine: {why}\n" in engine("doctor").out
+
+
+def test_a_kind_whose_library_is_not_installed_names_it_and_its_extra(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "engine.toml").write_text('[connectors.s3.b]\nbucket = "b"\n')
+    missing = connectors.missing.__wrapped__
+    monkeypatch.setattr(connectors, "find_spec", lambda name: None)
+    monkeypatch.setattr(connectors, "missing", missing)
+    why = "connector type 's3' needs botocore, which is not installed: pip install 'engine[s3]'"
+    ended = engine("sync", "all")
+    assert (ended.code, ended.err) == (2, f"error: {why}\n")
+    assert f"! s3:b: {why}\n" in engine("doctor").out
+
+
+def test_every_kind_with_a_library_of_its_own_is_an_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for kind, library in connectors._LIBRARIES.items():
+        assert kind in connectors.kinds()
+        assert any(each.startswith(library) for each in project["optional-dependencies"][kind])
+
+
+def test_a_bucket_is_synchronised_and_its_keys_are_in_no_output(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUCKET_KEY", KEYS["secret_access_key"])
+    with served() as server:
+        table = f'endpoint_url = "{server.url}"\naccess_key_id = "test-id"\nsecret_access_key = "${{BUCKET_KEY}}"\n'
+        (tmp_path / "engine.toml").write_text(
+            f'[connectors.s3.all]\nbucket = "docs"\n{table}[connectors.s3.gone]\nbucket = "gone"\n{table}'
+        )
+        server.object_ = lambda key: b"# Alpha\n"
+        listing, server.listing = server.listing, lambda token: failure(403, "SignatureDoesNotMatch")
+        outputs = [engine("sync", "all", "--json"), engine("sources", "--json")]
+        assert outputs[0].code == 1
+        assert [row["error"] for row in outputs[0].json["sources"]] == [
+            "its keys are refused; check `access_key_id`, `secret_access_key`, and what they may read"
+        ] * 2
+        server.listing = listing
+        outputs += [engine("sync", "s3:all", "--json"), engine("search", "alpha", "--json"), engine("doctor", "--json")]
+    assert outputs[2].json["sources"][0]["upserted"] == 2
+    assert {hit["source_url"] for hit in outputs[3].json["results"]} == {"s3://docs/a.md", "s3://docs/b.md"}
+    assert not any(KEYS["secret_access_key"] in each.out + each.err for each in outputs)
 
 
 def test_every_kind_has_a_table_whose_keys_are_what_its_connector_takes() -> None:

@@ -7,6 +7,10 @@ import re
 import tomllib
 
 import pytest
+from added import added_table
+
+from engine.config.entries import Connectors
+from engine.config.fields import Model, Strings
 
 # ---- init -------------------------------------------------------------------------------------------------------
 
@@ -92,31 +96,44 @@ def test_progress_as_json_is_on_standard_error(engine, docs):
     assert "sync filesystem:docs  ingesting  3 / 3 items" in engine("sync", "all", "--progress", "human").err
 
 
+class FtpEntry(Model):
+    """`[connectors.ftp.NAME]`."""
+
+    tenants: Strings | None = None
+
+
+@pytest.fixture
+def ftp():
+    """A kind of source that has a table, and no file."""
+    with added_table(Connectors, "ftp", FtpEntry):
+        yield
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("nosuch", "unknown connector 'nosuch'; use all, filesystem, git, s3, script or TYPE:NAME; "
-                   "configured: filesystem:docs, s3:repo"),
-        ("filesystem:nosuch", "unknown connector 'filesystem:nosuch'; configured: filesystem:docs, s3:repo"),
-        ("git", "no git connectors are configured; configured: filesystem:docs, s3:repo"),
-        ("s3", "connector type 's3' is configured but not supported by this version"),
-        ("s3:repo", "connector type 's3' is configured but not supported by this version"),
+        ("nosuch", "unknown connector 'nosuch'; use all, filesystem, git, s3, script, ftp or TYPE:NAME; "
+                   "configured: filesystem:docs, ftp:repo"),
+        ("filesystem:nosuch", "unknown connector 'filesystem:nosuch'; configured: filesystem:docs, ftp:repo"),
+        ("git", "no git connectors are configured; configured: filesystem:docs, ftp:repo"),
+        ("ftp", "connector type 'ftp' is configured but not supported by this version"),
+        ("ftp:repo", "connector type 'ftp' is configured but not supported by this version"),
     ],
 )  # fmt: skip
-def test_a_connector_that_is_not_there_is_exit_2(engine, docs, tmp_path, asked, message):
+def test_a_connector_that_is_not_there_is_exit_2(engine, docs, tmp_path, ftp, asked, message):
     with (tmp_path / "engine.toml").open("a") as file:
-        file.write('[connectors.s3.repo]\nbucket = "b"\n')
+        file.write("[connectors.ftp.repo]\n")
     ended = engine("sync", asked)
     assert (ended.code, ended.out, ended.err) == (2, "", f"error: {message}\n")
 
 
-def test_sync_all_does_what_it_can_before_it_tells_of_the_rest(engine, docs, tmp_path):
+def test_sync_all_does_what_it_can_before_it_tells_of_the_rest(engine, docs, tmp_path, ftp):
     with (tmp_path / "engine.toml").open("a") as file:
-        file.write('[connectors.s3.repo]\nbucket = "b"\n')
+        file.write("[connectors.ftp.repo]\n")
     ended = engine("sync", "all")
     assert ended.code == 2
     assert "upserted documents: 3" in ended.out
-    assert ended.err == "error: connector type 's3' is configured but not supported by this version\n"
+    assert ended.err == "error: connector type 'ftp' is configured but not supported by this version\n"
 
 
 def test_sync_without_connectors_says_what_to_add(engine):
@@ -298,15 +315,15 @@ def test_a_document_cannot_steer_the_terminal(engine, docs):
 # ---- the rest ---------------------------------------------------------------------------------------------------
 
 
-def test_sources_lists_what_is_configured_and_what_is_stored(filled, tmp_path):
-    (tmp_path / "engine.toml").write_text('[connectors.s3.repo]\nbucket = "b"\n')
+def test_sources_lists_what_is_configured_and_what_is_stored(filled, tmp_path, ftp):
+    (tmp_path / "engine.toml").write_text("[connectors.ftp.repo]\n")
     found = {source["source"]: source for source in filled("sources", "--json").json["sources"]}
     assert (found["filesystem:docs"]["configured"], found["filesystem:docs"]["document_count"]) == (False, 3)
-    assert (found["s3:repo"]["configured"], found["s3:repo"]["healthy"]) == (True, False)
-    assert "not supported by this version" in found["s3:repo"]["notes"]
+    assert (found["ftp:repo"]["configured"], found["ftp:repo"]["healthy"]) == (True, False)
+    assert "not supported by this version" in found["ftp:repo"]["notes"]
     lines = filled("sources").out.splitlines()
     assert lines[0].split() == ["CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"]
-    assert lines[2].split()[:3] == ["s3:repo", "FAILED", "false"]
+    assert lines[2].split()[:3] == ["ftp:repo", "FAILED", "false"]
 
 
 def test_stats_are_for_people_and_for_programs(filled):

@@ -114,7 +114,7 @@ UNKNOWN = {
     "foo = 1": "foo: unknown key, ignored as in ctx",
     "[db]\npth = 'x'": "db.pth: unknown key, ignored as in ctx; did you mean 'path'?",
     "[connectors.filesystem.d]\nroot = '.'\nglobs = ['x']": "connectors.filesystem.d.globs: unknown key, ignored",
-    "[connectors.s3.r]\nbucket = 'b'\naccess_key_id = '${NOT_SET}'": "connectors.s3.r.access_key_id: unknown key",
+    "[connectors.s3.r]\nbucket = 'b'\nrole = '${NOT_SET}'": "connectors.s3.r.role: unknown key",
     "[connectors.rss.x]\nurl = 'u'": "connectors.rss: unknown key, ignored as in ctx",
     "[telemetry]\nenabled = true": "telemetry: unknown key, ignored as in ctx",
 }
