@@ -80,9 +80,9 @@ peers: ## install what `make bench` compares the engine with into .peers
 
 lock: ## resolve the lock files anew (needs uv on the PATH)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  pyproject.toml --group build -o requirements.lock
+	  pyproject.toml --all-extras --group build -o requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  pyproject.toml --group build --group dev -c requirements.lock -o requirements-dev.lock
+	  pyproject.toml --all-extras --group build --group dev -c requirements.lock -o requirements-dev.lock
 
 clean: ## remove what set-up and tests left
 	rm -rf .venv .venv-* .peers .fuzzers .pytest_cache .mypy_cache .ruff_cache .hypothesis
