@@ -6,6 +6,7 @@ from engine.config import Config, ConfigError, unsupported_connector
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge import connectors
 from knowledge.connectors import Source
+from knowledge.extraction import TEXT_ONLY, Extractor
 from knowledge.stores import cache_path
 
 if TYPE_CHECKING:
@@ -15,8 +16,14 @@ if TYPE_CHECKING:
 _NOT_ITS_OWN = frozenset({"tenants"})
 
 
-def connector(config: Config, label: str, engine: "Engine | None" = None, who: Tenant = DEFAULT_TENANT) -> Source:
-    """The configured source `TYPE:NAME`, made by the connector of its type.
+def connector(
+    config: Config,
+    label: str,
+    engine: "Engine | None" = None,
+    who: Tenant = DEFAULT_TENANT,
+    extractor: Extractor = TEXT_ONLY,
+) -> Source:
+    """The configured source `TYPE:NAME`, made by the connector of its type, whose files `extractor` reads.
 
     A script runs in `engine`, for the tenant whose store is filled. Raises ConfigError for a type without a connector
     in this version, and for values that its connector refuses.
@@ -32,6 +39,7 @@ def connector(config: Config, label: str, engine: "Engine | None" = None, who: T
         return ScriptSource(name, config.connectors.script[name], engine, who)
     entry = getattr(config.connectors, kind)[name]
     keys = {key: getattr(entry, key) for key in type(entry).model_fields if key not in _NOT_ITS_OWN}
+    keys["extractor"] = extractor
     if keys.get("cache_dir", "") is None:
         keys["cache_dir"] = cache_path(config.db.path)
     try:

@@ -4,6 +4,7 @@ A line ends with `\n`; the first one is number 1. Headings are Markdown's (`## D
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,11 +23,12 @@ _BLOCK = 64 * 1024
 
 
 class Place(NamedTuple):
-    """The first and the last line of a chunk, and its headings from the outermost, as `Alpha > Beta`."""
+    """The first and the last line of a chunk, its headings from the outermost, as `Alpha > Beta`, and its page."""
 
     first: int
     last: int
     heading: str | None
+    page: int | None = None
 
 
 class _Heading(NamedTuple):
@@ -36,8 +38,8 @@ class _Heading(NamedTuple):
     text: str
 
 
-def places(body: str, chunks: Sequence[str], *, markdown: bool) -> list[Place | None]:
-    """The place of each chunk; None for a chunk that is no slice of the body.
+def places(body: str, chunks: Sequence[str], *, markdown: bool, pages: Sequence[int] = ()) -> list[Place | None]:
+    """The place of each chunk; None for a chunk that is no slice of the body. `pages` are where pages begin.
 
     Its headings are those of its first line that is not one itself, or all when it has no other line.
     """
@@ -60,7 +62,7 @@ def places(body: str, chunks: Sequence[str], *, markdown: bool) -> list[Place | 
                 content = min(_text_after(body, heading.end), end - 1)
             taken += 1
         shown = SEPARATOR.join(each.text for each in path if each.text) or None
-        found.append(Place(first, first + body.count("\n", start, end), shown))
+        found.append(Place(first, first + body.count("\n", start, end), shown, bisect_right(pages, start) or None))
     return found
 
 

@@ -225,7 +225,7 @@ class NewDocument:
     """One document to write. Times are in the store's form (`times.canonical_time`); `metadata` must be JSON-able.
 
     `version` is the connector's cheap mark for "the same as last time", empty when it cannot be trusted; `digest` is a
-    hash of everything that is stored.
+    hash of everything that is stored. `pages` are the places in `body` where its pages begin.
     """
 
     source_id: str
@@ -240,6 +240,7 @@ class NewDocument:
     updated_at: str | None = None
     content_type: str = "text/plain"
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    pages: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

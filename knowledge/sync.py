@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 import trio
@@ -356,9 +357,9 @@ class _Sync:
             created_at = None if item.created_at is None else canonical_time(item.created_at)
             updated_at = None if item.updated_at is None else canonical_time(item.updated_at)
             if len(item.body) > _THREAD_CHARACTERS:
-                chunks = await trio.to_thread.run_sync(self.cut, item.body, abandon_on_cancel=True)
+                chunks = await trio.to_thread.run_sync(_cut, self.cut, item, abandon_on_cancel=True)
             else:
-                chunks = self.cut(item.body)
+                chunks = _cut(self.cut, item)
             if len(chunks) > MAX_CHUNKS or len(item.body) > MAX_BODY_CHARACTERS:
                 raise Unreadable("too large for the store")
         except ConnectorError as error:
@@ -382,6 +383,7 @@ class _Sync:
             updated_at=updated_at,
             content_type=item.content_type,
             metadata=item.metadata,
+            pages=item.pages,
         )
 
     def hide(self, entry: Skipped) -> None:
@@ -443,6 +445,15 @@ async def _guarded(entries: AsyncIterator[T]) -> AsyncGenerator[T]:
             await entries.aclose()
 
 
+def _cut(cut: Callable[[str], list[str]], item: Item) -> list[str]:
+    """The chunks of an item. None of them crosses the end of a page: a hit names the page that its words are on."""
+    if not item.pages:
+        return cut(item.body)
+    bounds = [0, *item.pages, len(item.body)]
+    pages = (item.body[first:last] for first, last in pairwise(bounds))
+    return [chunk for page in pages if page.strip() for chunk in cut(page)] or [""]
+
+
 def _within(moment: str | None, window: tuple[str | None, str | None]) -> bool:
     since, until = window
     return moment is None or ((since is None or moment >= since) and (until is None or moment <= until))
@@ -461,6 +472,7 @@ def _digest(source_id: str, item: Item, chunking_bounds: str) -> str:
         item.content_type,
         item.metadata,
         chunking_bounds,
+        *([item.pages] if item.pages else []),
     )
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -8,6 +8,7 @@ from typing import Literal
 from markdown_it import MarkdownIt
 from pathspec import GitIgnoreSpec
 
+from knowledge.extraction import Extracted, Unreadable
 from knowledge.globs import compile_glob
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
@@ -23,6 +24,9 @@ DEFAULT_MAX_BYTES = 50_000_000
 _TITLE_CHARACTERS = 64 * 1024
 
 _CONTENT_TYPES = {".md": "text/markdown", ".markdown": "text/markdown"}
+
+# Types of texts in which a `#` begins a comment, or a line of a page, as often as a heading.
+_NO_HEADINGS = frozenset({"text/plain", "application/pdf"})
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?P<fields>.*?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|$)", re.DOTALL)
 _TITLE_FIELD = re.compile(r"title[ \t]*:[ \t]*(?P<title>\S.*)")
@@ -75,8 +79,22 @@ def decoded(data: bytes) -> str:
         raise ValueError(f"not UTF-8 (byte {error.start})") from error
 
 
+def text_of(name: str, data: bytes) -> Extracted:
+    """A file of text. Raises Unreadable."""
+    try:
+        body = decoded(data)
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
+    return Extracted(body, title(name, body), content_type(name))
+
+
 def content_type(path: str) -> str:
     return _CONTENT_TYPES.get(PurePosixPath(path).suffix.lower(), "text/plain")
+
+
+def is_markdown(content_type: str) -> bool:
+    """Whether the body of a document of this type has Markdown's headings. What is extracted has, but for PDF."""
+    return content_type not in _NO_HEADINGS
 
 
 def title(path: str, body: str) -> str:

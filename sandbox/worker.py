@@ -6,6 +6,7 @@ from typing import NoReturn
 from sandbox import testing
 from sandbox.confine import confine
 from sandbox.confine.plan import Plan
+from sandbox.launcher import EXIT_BROKEN
 from sandbox.natives import answer, forget
 from sandbox.natives.files import Files
 from sandbox.vm import VM, Code, Prelude
@@ -26,9 +27,8 @@ from sandbox.wire.messages import (
 )
 from sandbox.wire.script_cache import ScriptCache
 
-# Exit statuses of a worker. Any other is evidence for the supervisor.
+# Exit statuses of a worker: this one and EXIT_BROKEN. Any other is evidence for the supervisor.
 EXIT_CHANNEL_CLOSED = 0
-EXIT_BROKEN = 70
 
 
 # Before it is ready, a worker runs a script that does nothing: this touches the memory that every run uses, and that a
@@ -40,7 +40,7 @@ _REHEARSAL = Run(
 )  # fmt: skip
 
 
-def serve(plan: Plan, prelude: Prelude, inherited: tuple[LayerReport, ...] = ()) -> NoReturn:
+def serve(prelude: Prelude, plan: Plan, inherited: tuple[LayerReport, ...] = ()) -> NoReturn:
     """Serve runs in a newly forked process. Never returns, and never unwinds into the zygote's code.
 
     `inherited` are the layers that the zygote entered.

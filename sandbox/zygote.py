@@ -1,128 +1,28 @@
-"""The zygote: exec'd once with an empty environment and warmed up; forks a worker on request, reaps it when it ends.
-
-Single-threaded, holds no secret, runs no script. It talks to the supervisor over one socket and ends with it; its
-workers end with the zygote (parent-death signal, and its pid namespace). Its launcher, the process that was exec'd,
-enters the namespaces, forks the zygote into them, and then only waits for it and removes its cgroup.
-"""
+"""The zygote of scripts: what it has ready before it forks a worker."""
 
 import gc
 import os
-import select
-import signal
-import socket
-from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
-from sandbox.confine import FLEET, attempt, cgroup, privileges, process, seccomp
-from sandbox.confine.plan import FleetPlan, Plan
+from sandbox.confine.plan import FleetPlan
+from sandbox.launcher import Serve, launch
 from sandbox.natives import warm_up
 from sandbox.vm import VM, Prelude
-from sandbox.wire import messages
-from sandbox.wire.messages import Exited, Fork, Forked, Hello, LayerReport
-from sandbox.worker import EXIT_BROKEN, serve
+from sandbox.worker import serve
 
 
 def main(control_fd: int, memory_bytes: int, processes: int, off: str) -> NoReturn:
-    """Run the launcher, and in its child the zygote, until the supervisor closes the socket.
-
-    The launcher has no parent-death signal: if the supervisor is killed, it stays until the zygote has seen the socket
-    close, to clean up.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    plan = FleetPlan(memory_bytes=memory_bytes, processes=processes, off=tuple(filter(None, off.split(","))))
-    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    *before, (root_name, enter_root) = FLEET
-    reports = [attempt(name, apply, plan) for name, apply in before]
-    pid = os.fork()
-    if pid:
-        os.close(control_fd)
-        os.waitpid(pid, 0)
-        cgroup.remove()
-        os._exit(0)
-    process.die_with_parent(os.getppid())  # 0, the launcher, where the pid namespace is our own
-    prelude = Prelude()
-    with suppress(OSError):  # each worker tries again, and reports why it fails
-        if "privileges" not in plan.off:
-            privileges.drop_bounding_set()
-        seccomp.prepare(Plan())
-    _warm_up(prelude)
-    reports.append(attempt(root_name, enter_root, plan))
-    control = socket.socket(fileno=control_fd)
-    control.send(messages.encode(Hello(messages.PROTOCOL_VERSION)))
-    _Zygote(control, prelude, proc, tuple(reports)).run()
+    """Be the zygote of scripts until the supervisor closes the socket."""
+    fleet = FleetPlan(memory_bytes=memory_bytes, processes=processes, off=tuple(filter(None, off.split(","))))
+    launch(control_fd, fleet, lambda: _warm_up(Prelude()))
 
 
-def _warm_up(prelude: Prelude) -> None:
+def _warm_up(prelude: Prelude) -> Serve:
     """Do in advance what confinement forbids: imports, first uses that open files, growth of the heap."""
     VM(prelude)
     warm_up()
     os.urandom(1)
     gc.collect()
     gc.freeze()  # workers share these pages; a collection would write to each of them
-
-
-class _Zygote:
-    def __init__(self, control: socket.socket, prelude: Prelude, proc: int, layers: tuple[LayerReport, ...]) -> None:
-        self._control = control
-        self._prelude = prelude
-        self._proc = proc
-        self._layers = layers
-        self._poll = select.poll()
-        self._poll.register(control, select.POLLIN)
-        # Invariant: exactly the workers that are forked and not reaped, by our own copy of their pidfd.
-        self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, serial)
-
-    def run(self) -> NoReturn:
-        while True:
-            for fd, _ in self._poll.poll():
-                if fd in self._children:
-                    self._reap(fd)
-                else:
-                    packet = self._control.recv(65536)
-                    if not packet:  # the supervisor has ended: end, and every worker with us
-                        os._exit(0)
-                    self._fork(messages.decode_to_zygote(packet))
-
-    def _fork(self, request: Fork) -> None:
-        down_read, down_write = os.pipe()
-        up_read, up_write = os.pipe()
-        parent = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError as error:  # no memory, or too many processes: the supervisor decides
-            for fd in (down_read, down_write, up_read, up_write):
-                os.close(fd)
-            self._control.send(messages.encode(Exited(request.serial, -(error.errno or 1), 0.0, 0)))
-            return
-        if pid == 0:
-            try:
-                serve(
-                    Plan(
-                        parent_pid=parent,
-                        serial=request.serial,
-                        proc=self._proc,
-                        channel_in=down_read,
-                        channel_out=up_write,
-                        cpu_s=request.cpu_s,
-                        memory_bytes=request.memory_bytes,
-                        off=request.layers_off,
-                    ),
-                    self._prelude,
-                    self._layers,
-                )
-            finally:
-                os._exit(EXIT_BROKEN)
-        pidfd = os.pidfd_open(pid)
-        self._children[pidfd] = (pid, request.serial)
-        self._poll.register(pidfd, select.POLLIN)
-        socket.send_fds(self._control, [messages.encode(Forked(request.serial))], [pidfd, down_write, up_read])
-        for fd in (down_read, down_write, up_read, up_write):
-            os.close(fd)
-
-    def _reap(self, pidfd: int) -> None:
-        pid, serial = self._children.pop(pidfd)
-        self._poll.unregister(pidfd)
-        os.close(pidfd)
-        _, status, usage = os.wait4(pid, 0)
-        cpu_s = usage.ru_utime + usage.ru_stime
-        self._control.send(messages.encode(Exited(serial, status, cpu_s, usage.ru_maxrss * 1024)))
+    return partial(serve, prelude)

@@ -51,6 +51,8 @@ STATEMENT = re.compile(
 PICTURES = ROOT / "docs" / "architecture.md"
 # What a worker has loaded is what can be attacked from inside it.
 FOREIGN_TO_SANDBOX = frozenset(sys.stdlib_module_names) | {"lupa", "msgspec", "re2", "selectolax", "yaml"}
+# What reads documents, in processes of its own.
+FOREIGN_TO_EXTRACTION = frozenset({"docx", "html_to_markdown", "pptx", "pypdfium2", "python_calamine"})
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ def _allowed(arrow: Arrow) -> bool:
     if package in SQLITE and own not in STORES:
         return False
     if package not in ALLOWED:
-        return own != "sandbox" or package in FOREIGN_TO_SANDBOX
+        reads = _within(arrow.importer, "sandbox.extraction") and package in FOREIGN_TO_EXTRACTION
+        return own != "sandbox" or package in FOREIGN_TO_SANDBOX or reads
     if any(_within(target, never) for never in NEVER.get(own, ())) and not _within(arrow.importer, AIMS):
         return False
     return package == own or any(_within(target, may) for may in ALLOWED[own])

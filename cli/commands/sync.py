@@ -18,8 +18,10 @@ from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet_logs, say, say_json, warn
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
+from engine.extraction import open_extractor
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.connectors import ConnectorError, Source
+from knowledge.extraction import Extractor
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import StoreError
 from knowledge.stores import store_path
@@ -141,13 +143,14 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
     async with open_store(loaded.config.db.path, create=True) as store:
         if (await store.stats()).documents:
             return
-        for label in labels:
-            source = _connector(loaded.config, label)
-            report = await _sync_one(store, label, source, loaded.config, _Options(), lambda progress: None)
-            if report["error"]:
-                warn(f"{label} could not be read: {report['error']}")
-            else:
-                say(f"Filled {label}: {plural(report['upserted'], 'document')}, {plural(report['chunks'], 'chunk')}")
+        async with _sources(loaded, labels, DEFAULT_TENANT) as sources:
+            for label, source in sources.items():
+                report = await _sync_one(store, label, source, loaded.config, _Options(), lambda progress: None)
+                if report["error"]:
+                    warn(f"{label} could not be read: {report['error']}")
+                else:
+                    counts = plural(report["upserted"], "document"), plural(report["chunks"], "chunk")
+                    say(f"Filled {label}: {counts[0]}, {counts[1]}")
 
 
 @asynccontextmanager
@@ -179,8 +182,9 @@ async def _room(loaded: LoadedConfig, who: Tenant) -> int | None:
 
 @asynccontextmanager
 async def _sources(loaded: LoadedConfig, labels: Iterable[str], who: Tenant) -> AsyncIterator[dict[str, Source]]:
-    """The sources of these labels, by label. The sandbox is started for scripts only."""
+    """The sources of these labels, by label. The sandbox is started for scripts, and for files that are no text."""
     async with AsyncExitStack() as stack:
+        extractor = await stack.enter_async_context(open_extractor(loaded.config))
         engine = None
         if any(label.startswith("script:") for label in labels):
             from agents.service import open_scripts  # the sandbox, which other sources do not need
@@ -191,12 +195,12 @@ async def _sources(loaded: LoadedConfig, labels: Iterable[str], who: Tenant) -> 
                 engine = await stack.enter_async_context(open_scripts(loaded))
             except SandboxUnavailable as error:
                 raise Exit(UNUSABLE, str(error)) from None
-        yield {label: _connector(loaded.config, label, engine, who) for label in labels}
+        yield {label: _connector(loaded.config, label, engine, who, extractor) for label in labels}
 
 
-def _connector(config: Config, label: str, engine: "Engine | None" = None, who: Tenant = DEFAULT_TENANT) -> Source:
+def _connector(config: Config, label: str, engine: "Engine | None", who: Tenant, extractor: Extractor) -> Source:
     try:
-        return connector(config, label, engine, who)
+        return connector(config, label, engine, who, extractor)
     except ConfigError as error:
         raise Exit(UNUSABLE, str(error)) from None
 

@@ -188,7 +188,9 @@ class Zygote:
 
 
 @asynccontextmanager
-async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[str, ...] = ()) -> AsyncIterator[Zygote]:
+async def open_zygote(
+    *, memory_bytes: int, processes: int, layers_off: tuple[str, ...] = (), boot: str | None = None
+) -> AsyncIterator[Zygote]:
     """A warmed-up zygote; at the end of the block it and all its workers have ended. Raises ZygoteLost.
 
     `memory_bytes` and `processes` bound the zygote and all its workers together, if a cgroup is available.
@@ -198,7 +200,7 @@ async def open_zygote(*, memory_bytes: int, processes: int, layers_off: tuple[st
         control = trio.socket.from_stdlib_socket(ours)
         process = await trio.lowlevel.open_process(
             [
-                *(sys.executable, "-I", "-S", "-c", _BOOT),
+                *(sys.executable, "-I", "-S", "-c", boot or _BOOT),
                 *map(str, (theirs.fileno(), memory_bytes, processes)),
                 ",".join(layers_off),
                 *_import_paths(),

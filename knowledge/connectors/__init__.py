@@ -14,13 +14,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
+from knowledge.extraction import Unreadable as Unreadable
+
 
 class ConnectorError(Exception):
     """The source as a whole cannot be read. The text holds no host paths: clients see it with the source."""
-
-
-class Unreadable(Exception):
-    """One item cannot be read; the others can. The text is the reason, without host paths."""
 
 
 class Unfinished(Unreadable):
@@ -59,7 +57,10 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """The content of an item. Times are in the store's form; `metadata` must be JSON-able."""
+    """The content of an item. Times are in the store's form; `metadata` must be JSON-able.
+
+    `pages` are the places in `body` where the item's pages begin, in order; empty without pages.
+    """
 
     body: str
     title: str | None = None
@@ -69,6 +70,7 @@ class Item:
     updated_at: str | None = None
     content_type: str = "text/plain"
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    pages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

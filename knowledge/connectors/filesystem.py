@@ -1,4 +1,4 @@
-"""Documents from the text files below a folder."""
+"""Documents from the files below a folder."""
 
 import errno
 import os
@@ -11,16 +11,8 @@ from urllib.parse import quote
 import trio
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
-from knowledge.textfiles import (
-    DEFAULT_INCLUDE,
-    DEFAULT_MAX_BYTES,
-    Globs,
-    GlobStyle,
-    content_type,
-    decoded,
-    title,
-    too_large,
-)
+from knowledge.extraction import TEXT_ONLY, Extracted, Extractor
+from knowledge.textfiles import DEFAULT_INCLUDE, DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of, too_large
 from knowledge.times import from_timestamp
 
 # A file that changed this shortly before the scan may change again with the same times: kernels stamp files by a coarse
@@ -48,8 +40,10 @@ class FilesystemConnector:
         max_extract_bytes: int = DEFAULT_MAX_BYTES,
         url_prefix: str | None = None,
         glob_style: GlobStyle = "gitignore",
+        extractor: Extractor = TEXT_ONLY,
     ) -> None:
         """Raises ValueError for an invalid pattern."""
+        self._extractor = extractor
         self._root = Path(root)
         self._globs = Globs(include_globs, exclude_globs, glob_style)
         self._follow = follow_symlinks
@@ -64,8 +58,20 @@ class FilesystemConnector:
             yield entry
 
     async def read(self, found: Found) -> Item:
-        """One file's text. Raises Unreadable when it is gone, too large, not UTF-8, or not a regular file any more."""
-        return await trio.to_thread.run_sync(self._read, found.source_id, abandon_on_cancel=True)
+        """One file's text. Raises Unreadable when it is gone, too large, has no text, or is no regular file."""
+        text, info = await trio.to_thread.run_sync(self._read, found.source_id, abandon_on_cancel=True)
+        if isinstance(text, bytes):
+            text = await self._extractor.extract(found.source_id, text)
+        changed = from_timestamp(info.st_mtime)
+        return Item(
+            body=text.body,
+            title=text.title,
+            source_url=None if self._url_prefix is None else self._url_prefix + quote(found.source_id),
+            created_at=changed,
+            updated_at=changed,
+            content_type=text.content_type,
+            pages=text.pages,
+        )
 
     def _walk(self) -> Iterator[Found | Skipped]:
         try:
@@ -113,7 +119,8 @@ class FilesystemConnector:
             return Skipped(source_id=path, reason=too_large(info.st_size, self._max_bytes))
         return Found(source_id=path, version=_version(info), updated_at=from_timestamp(info.st_mtime))
 
-    def _read(self, source_id: str) -> Item:
+    def _read(self, source_id: str) -> tuple[Extracted | bytes, os.stat_result]:
+        """A file of text, or the bytes of one that the extractor takes."""
         try:
             data, info = self._read_bytes(source_id)
         except OSError as error:
@@ -122,19 +129,7 @@ class FilesystemConnector:
             raise Unreadable(f"cannot be read: {error.strerror}") from error
         if len(data) > self._max_bytes:
             raise Unreadable(too_large(max(len(data), info.st_size), self._max_bytes))
-        try:
-            body = decoded(data)
-        except ValueError as error:
-            raise Unreadable(str(error)) from error
-        changed = from_timestamp(info.st_mtime)
-        return Item(
-            body=body,
-            title=title(source_id, body),
-            source_url=None if self._url_prefix is None else self._url_prefix + quote(source_id),
-            created_at=changed,
-            updated_at=changed,
-            content_type=content_type(source_id),
-        )
+        return (data if self._extractor.takes(source_id, data) else text_of(source_id, data)), info
 
     def _read_bytes(self, source_id: str) -> tuple[bytes, os.stat_result]:
         """The content, at most one byte more than the limit, and the file's state before it was read."""

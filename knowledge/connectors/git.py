@@ -1,4 +1,4 @@
-"""Documents from the text files of a branch of a git repository.
+"""Documents from the files of a branch of a git repository.
 
 The git program runs as a child in a process group of its own, which is killed when the sync is cancelled. The clone is
 bare: without a work tree no filter, hook or link of the repository has an effect here. It holds every commit and tree,
@@ -25,16 +25,8 @@ from urllib.parse import quote, unquote, urlsplit
 import trio
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
-from knowledge.textfiles import (
-    DEFAULT_INCLUDE,
-    DEFAULT_MAX_BYTES,
-    Globs,
-    GlobStyle,
-    content_type,
-    decoded,
-    title,
-    too_large,
-)
+from knowledge.extraction import TEXT_ONLY, Extractor
+from knowledge.textfiles import DEFAULT_INCLUDE, DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of, too_large
 from knowledge.times import from_timestamp
 
 # Bound on the files of a commit: trees that contain one another can list 10**10 paths from a few kilobytes.
@@ -142,8 +134,10 @@ class GitConnector:
         token: str | None = None,
         username: str = "x-access-token",
         ssh_key: str | os.PathLike[str] | None = None,
+        extractor: Extractor = TEXT_ONLY,
     ) -> None:
         """Raises ValueError for an address, branch, root, token or pattern that cannot be used."""
+        self._extractor = extractor
         if _BAD_BRANCH.search(branch):
             raise ValueError(f"branch {branch!r} is not a name of a branch")
         self._address = parse_address(url)
@@ -170,7 +164,7 @@ class GitConnector:
                 commit = await self._clone.update()
                 files, skipped = await self._list(commit)
                 blobs = await stack.enter_async_context(self._clone.blobs())
-            yield _Snapshot(self._address, self._root, files, skipped, blobs)
+            yield _Snapshot(self._address, self._root, files, skipped, blobs, self._extractor)
 
     async def _list(self, commit: str) -> tuple[dict[str, "_File"], list[Skipped]]:
         listed: dict[str, str] = {}
@@ -227,6 +221,7 @@ class _Snapshot:
     files: Mapping[str, _File]
     skipped: Sequence[Skipped]
     blobs: "_Blobs"
+    extractor: Extractor
 
     async def scan(self) -> AsyncIterator[Found | Skipped]:
         """Every file that the globs take, sorted by path."""
@@ -240,28 +235,26 @@ class _Snapshot:
             yield entry
 
     async def read(self, found: Found) -> Item:
-        """One file's text. Raises Unreadable when it is no text, or a pointer to one."""
+        """One file's text. Raises Unreadable when it has none, or is a pointer."""
         path = found.source_id
         file = self.files[path]
         data = await self.blobs.read(file.oid)
         if len(data) <= _LFS_BYTES and data.startswith(_LFS):
             raise Unreadable("a pointer of Git LFS; the content is not in the repository")
-        try:
-            body = decoded(data)
-        except ValueError as error:
-            raise Unreadable(str(error)) from error
+        text = await self.extractor.extract(path, data) if self.extractor.takes(path, data) else text_of(path, data)
         change = file.change
         place = f"{self.root}/{path}" if self.root else path
         web = self.address.web
         changed = from_timestamp(change.time)
         return Item(
-            body=body,
-            title=title(path, body),
+            body=text.body,
+            title=text.title,
             author=change.author or None,
             source_url=None if web is None else web.format(commit=change.commit, path=quote(place)),
             created_at=changed,
             updated_at=changed,
-            content_type=content_type(path),
+            content_type=text.content_type,
+            pages=text.pages,
             metadata={"git_sha": change.commit, "repo_url": self.address.shown},
         )
 

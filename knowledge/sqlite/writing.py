@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from knowledge import places
+from knowledge import places, textfiles
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import (
     MAX_CHUNKS,
@@ -106,17 +106,18 @@ def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument)
         "INSERT INTO chunks(rowid, title, text) VALUES (?, ?, ?)",
         [(first + index, document.title or "", text) for index, text in enumerate(document.chunks)],
     )
-    place(db, n, document.body, document.content_type, document.chunks)
+    place(db, n, document.body, document.content_type, document.chunks, document.pages)
 
 
-def place(db: apsw.Connection, n: int, body: str, content_type: str, chunks: Sequence[str]) -> None:
+def place(
+    db: apsw.Connection, n: int, body: str, content_type: str, chunks: Sequence[str], pages: Sequence[int] = ()
+) -> None:
     """Write where the chunks of document `n` stand, and the hash of its body."""
     first, last = chunk_range(n)
     db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", (first, last))
-    # In a plain text, a `#` begins a comment as often as a heading.
-    found = places.places(body, chunks, markdown=content_type != "text/plain")
+    found = places.places(body, chunks, markdown=textfiles.is_markdown(content_type), pages=pages)
     db.executemany(
-        "INSERT INTO places(chunk, first_line, last_line, heading) VALUES (?, ?, ?, ?)",
+        "INSERT INTO places(chunk, first_line, last_line, heading, page) VALUES (?, ?, ?, ?, ?)",
         [(first + index, *each) for index, each in enumerate(found) if each is not None],
     )
     db.execute("INSERT OR REPLACE INTO bodies(n, sha256) VALUES (?, ?)", (n, hashlib.sha256(body.encode()).hexdigest()))

@@ -18,8 +18,8 @@ class Arch:
     x32_bit: int | None = None
 
 
-# name: (x86-64, aarch64)
-_NUMBERS: dict[str, tuple[int, int]] = {
+# name: (x86-64, aarch64); None where the architecture never had the call, but one that replaced it
+_NUMBERS: dict[str, tuple[int, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
     "close": (3, 57),
@@ -48,10 +48,28 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "seccomp": (317, 277),
     "landlock_create_ruleset": (444, 444),
     "landlock_restrict_self": (446, 446),
+    "open": (2, None),
+    "stat": (4, None),
+    "fstat": (5, 80),
+    "lseek": (8, 62),
+    "ioctl": (16, 29),
+    "access": (21, None),
+    "uname": (63, 160),
+    "getcwd": (79, 17),
+    "readlink": (89, None),
+    "sysinfo": (99, 179),
+    "sched_getaffinity": (204, 123),
+    "openat": (257, 56),
+    "newfstatat": (262, 79),
+    "readlinkat": (267, 78),
+    "faccessat": (269, 48),
+    "prlimit64": (302, 261),
+    "statx": (332, 291),
+    "faccessat2": (439, 439),
 }
 
 X86_64 = Arch("x86_64", 0xC000003E, {name: pair[0] for name, pair in _NUMBERS.items()}, x32_bit=0x40000000)
-AARCH64 = Arch("aarch64", 0xC00000B7, {name: pair[1] for name, pair in _NUMBERS.items()})
+AARCH64 = Arch("aarch64", 0xC00000B7, {name: second for name, (_, second) in _NUMBERS.items() if second is not None})
 
 
 def current() -> Arch | None:

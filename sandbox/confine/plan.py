@@ -13,7 +13,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds are the engine's ceilings, not one run's limits: a pristine worker has no tenant yet.
 
     `channel_in`, `channel_out` are the descriptors of the channel before confinement; `fd_*` those after it. `proc` is
-    a descriptor of /proc, which no path reaches once the root is empty.
+    a descriptor of /proc, which no path reaches once the root is empty. `refused` are system calls that fail instead of
+    killing the process: libraries that are not ours try them, and work without.
     """
 
     parent_pid: int = 0
@@ -27,6 +28,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 120.0
     memory_bytes: int = 512 << 20
     off: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):

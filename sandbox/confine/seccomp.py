@@ -16,7 +16,7 @@ from functools import cache
 from sandbox.confine import arch, libc
 from sandbox.confine.plan import Plan
 
-KILL, ALLOW, EBADF = 0x80000000, 0x7FFF0000, 0x00050000 | 9
+KILL, ALLOW, EBADF, EACCES = 0x80000000, 0x7FFF0000, 0x00050000 | 9, 0x00050000 | 13
 _SET_MODE_FILTER, _TSYNC = 1, 1
 _LOAD, _JEQ, _JSET, _RET = 0x20, 0x15, 0x45, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
 _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data
@@ -43,11 +43,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One allowed call, with any arguments if there are no checks; `otherwise` is the action of a failed check."""
+    """One call and its action, with any arguments if there are no checks; `otherwise` is that of a failed check."""
 
     name: str
     checks: tuple[Check, ...] = ()
     otherwise: int = KILL
+    action: int = ALLOW
 
 
 def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
@@ -75,6 +76,7 @@ def rules(plan: Plan, pid: int) -> tuple[Rule, ...]:
         *map(Rule, ("getrandom", "getpid", "gettid")),
         Rule("tgkill", (equal(0, pid), equal(2, SIGABRT))),  # abort(3)
         *map(Rule, ("exit", "exit_group")),
+        *(Rule(name, action=EACCES) for name in plan.refused),
     )
 
 
@@ -85,7 +87,9 @@ def assemble(machine: arch.Arch, allowed: tuple[Rule, ...]) -> bytes:
     if machine.x32_bit is not None:
         program += [_op(_JSET, machine.x32_bit, 0, 1), _op(_RET, KILL)]
     for rule in allowed:
-        body = [op for check in rule.checks for op in _check(check, rule.otherwise)] + [_op(_RET, ALLOW)]
+        if rule.name not in machine.numbers:  # an older form of a call, which this architecture never had
+            continue
+        body = [op for check in rule.checks for op in _check(check, rule.otherwise)] + [_op(_RET, rule.action)]
         program += [_op(_JEQ, machine.numbers[rule.name], 0, len(body)), *body]
     program += [_op(_RET, KILL)]
     return b"".join(program)
@@ -131,12 +135,15 @@ def prepare(plan: Plan) -> tuple[bytes, bytes, str]:
     before, after = assemble(machine, allowed).split(_PID.to_bytes(4, sys.byteorder))
     # The pid is part of the filter, so the profile's identity is that of the rules without it.
     profile = hashlib.sha256(repr(rules(plan, 0)).encode()).hexdigest()[:12]
-    return before, after, f"allow list of {len(allowed)} calls, default kill, profile {profile}"
+    count = len(allowed) - len(plan.refused)
+    return before, after, f"allow list of {count} calls, default kill, profile {profile}"
 
 
 def apply(plan: Plan) -> str:
     """Install the filter on every thread (TSYNC). OSError: EINVAL without seccomp, ENOSYS on unknown machines."""
-    before, after, detail = prepare(Plan(fd_in=plan.fd_in, fd_out=plan.fd_out, fd_status=plan.fd_status))
+    before, after, detail = prepare(
+        Plan(fd_in=plan.fd_in, fd_out=plan.fd_out, fd_status=plan.fd_status, refused=plan.refused)
+    )
     code = before + os.getpid().to_bytes(4, sys.byteorder) + after
     program = _Program(len(code) // 8, code)
     machine = arch.current()

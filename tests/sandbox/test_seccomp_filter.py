@@ -195,3 +195,18 @@ def test_dangerous_calls_have_no_rule() -> None:
     """By number, not by name: x86-64's open, socket, clone, fork, execve, kill, ptrace, unshare, io_uring, bpf."""
     for number in (2, 41, 56, 57, 59, 62, 101, 165, 257, 272, 304, 310, 319, 321, 425, 435, 437, 438):
         assert verdict("x86_64", number, 3, 4, 5) == KILL
+
+
+@machines
+def test_refused_calls_fail_and_the_rest_stays_as_it_is(name: str) -> None:
+    calls = ("openat", "open", "ioctl")  # of which aarch64 has no `open`
+    plan = Plan(refused=calls)
+    code = seccomp.assemble(MACHINES[name], seccomp.rules(plan, PID))
+    ops = [Op(*struct.unpack("=HBBI", code[at : at + 8])) for at in range(0, len(code), 8)]
+    usual, audit, numbers = program(name), MACHINES[name].audit, MACHINES[name].numbers
+    refused = {numbers[call] for call in calls if call in numbers}
+    assert len(refused) == (3 if name == "x86_64" else 2)
+    for number in range(501):
+        for arguments in anything():
+            expected = seccomp.EACCES if number in refused else interpret(usual, number, audit, arguments)
+            assert interpret(ops, number, audit, arguments) == expected
