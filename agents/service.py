@@ -240,13 +240,13 @@ async def open_service(
     configuration needs more than this version can do, or one of those objects is unusable).
     """
     config = loaded.config
-    configured = config.connectors.problems()
+    configured, language = config.connectors.problems(), config.retrieval.language
     require_room(config)  # before the stores, which start threads and would fail with a less clear error
     async with (
         open_configured(config) as control,
-        open_store(config.db.path, create=True, configured=configured) as store,
+        open_store(config.db.path, create=True, configured=configured, language=language) as store,
         open_stores(
-            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems
+            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems, language
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,
         open_families(

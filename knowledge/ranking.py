@@ -8,6 +8,9 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+
+from knowledge.words import fold, is_cjk, pairs, parts, runs, stems
 
 # A query is a few words; these bounds keep a pasted file from becoming a query of thousands of index scans.
 MAX_QUERY_CHARACTERS = 4096
@@ -22,71 +25,146 @@ _WORDS_AND_PHRASES = re.compile(r'"([^"]*)"|([^\s"]+)')
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """One word of a query, or a phrase: `word` as it was typed, folded; `expressions` find it, any one of them."""
+
+    word: str
+    expressions: tuple[str, ...]
+
+    @property
+    def any(self) -> str:
+        return " OR ".join(self.expressions)
+
+
+@dataclass(frozen=True, slots=True)
 class MatchQuery:
     """A user's query made safe for FTS5: every expression consists of quoted strings of letters and digits only.
 
-    `any` matches a document with any of the terms; it is empty when the query holds none, so that nothing matches.
-    `required` has one expression for each term; a document that matches each of them holds all the words.
-    `words` are the folded words, for finding them in a text; a `*` ends one that may be half typed. `cut` is true when
-    the query was too long to use whole.
+    A document that matches each of `terms` holds all the words. `together` has further expressions, for words that
+    stood together in the query. `words` are the folded words, for finding them in a text; a `*` ends one that may go
+    on. `cut` is true when the query was too long to use whole.
     """
 
-    any: str
-    required: tuple[str, ...]
+    terms: tuple[Term, ...]
+    together: tuple[str, ...]
     words: tuple[str, ...]
     cut: bool
+
+    @property
+    def any(self) -> str:
+        """Matches a document with any of the terms; empty when the query holds none, so that nothing matches."""
+        found = chain(chain.from_iterable(term.expressions for term in self.terms), self.together)
+        return " OR ".join(dict.fromkeys(found))
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """One expression for each term."""
+        return tuple(term.any for term in self.terms)
 
 
 # A shorter half of a word matches a good part of all words.
 MIN_PREFIX_CHARACTERS = 2
 
 
-def parse_query(text: str, *, prefix: bool = False) -> MatchQuery:
+def parse_query(text: str, *, prefix: bool = False, languages: Sequence[str] = ()) -> MatchQuery:
     """Never fails. `"a b"` is a phrase when its quotes are balanced; everything else is words, taken literally.
 
     A word with punctuation inside (`a-b`, `module.name`) counts as its parts, each a term, and ranks higher where the
-    parts stand together. With `prefix`, the last word may be half typed, unless it is in a phrase or too short.
+    parts stand together; so does a run of CJK, as its pairs. A word is also found by its stems in `languages`, and one
+    like `getUserName` as the words it is made of. With `prefix`, the last word may be half typed, unless it is in a
+    phrase or too short.
     """
-    cut = len(text) > MAX_QUERY_CHARACTERS
-    required: dict[str, str] = {}  # folded -> expression, so that `Rust rust` is one term
-    together: dict[str, str] = {}
-    words: dict[str, None] = {}
-    for phrase, bare in _WORDS_AND_PHRASES.findall(text[:MAX_QUERY_CHARACTERS]):
-        tokens = _tokens(phrase or bare)
+    typed = text[:MAX_QUERY_CHARACTERS]
+    query = _Query(languages)
+    query.cut = len(text) > MAX_QUERY_CHARACTERS
+    for found in _WORDS_AND_PHRASES.finditer(typed):
+        tokens = _tokens(found[1] or found[2] or "")
         if not tokens:
             continue
-        terms = [tokens] if phrase else [[token] for token in tokens]
-        if len(required) + len(terms) > MAX_TERMS or len(tokens) > MAX_TERMS:
-            cut = True
+        if found[1] and len(tokens) > 1:
+            query.add_phrase(tokens)
+        else:
+            # Behind the last word, a quote or a space ends it.
+            ends = found.end() < len(typed) or found[1] or not typed.endswith(tokens[-1])
+            query.add_words(tokens, half=prefix and not query.cut and not ends)
+    return query.parsed()
+
+
+class _Query:
+    """A query while it is parsed: terms by their folded word, so that `Rust rust` is one."""
+
+    def __init__(self, languages: Sequence[str]) -> None:
+        self.cut = False
+        self._languages = languages
+        self._terms: dict[str, Term] = {}
+        self._together: dict[str, None] = {}
+        self._words: dict[str, None] = {}
+
+    def parsed(self) -> MatchQuery:
+        return MatchQuery(tuple(self._terms.values()), tuple(self._together), tuple(self._words), self.cut)
+
+    def add_phrase(self, tokens: Sequence[str]) -> None:
+        if len(tokens) > MAX_TERMS or len(self._terms) >= MAX_TERMS:
+            self.cut = True
+            return
+        expression = f"{{title text}} : {_quoted(tokens)}"
+        if any(map(is_cjk, "".join(tokens))):
+            # Runs of CJK stand in the index as pairs, so that words around them are no neighbours there.
+            expression = f"({' AND '.join(map(_cjk_phrase, tokens))})"
+        self._terms.setdefault(fold(_quoted(tokens)), Term(fold(" ".join(tokens)), (expression,)))
+        self._words.update(dict.fromkeys(fold(token) for token in tokens))
+
+    def add_words(self, tokens: Sequence[str], *, half: bool) -> None:
+        if 1 < len(tokens) <= MAX_TERMS - len(self._terms):
+            self._together[_quoted(tokens) + (" *" if half else "")] = None
+        for index, token in enumerate(tokens):
+            self._add_word(token, half=half and index == len(tokens) - 1)
+
+    def _add_word(self, token: str, *, half: bool) -> None:
+        cut = runs(token)
+        for index, run in enumerate(cut):
+            if is_cjk(run[0]):
+                for pair in pairs(run):
+                    # A single character is found as the beginning of a pair.
+                    self._add(pair, [_quoted([pair]) + (" *" if len(pair) == 1 else "")], f"{pair}*")
+                if len(run) > 2 and not self.cut:
+                    self._together[_quoted(pairs(run)[:MAX_TERMS])] = None
+            else:
+                self._add_plain(run, half=half and index == len(cut) - 1)
+
+    def _add_plain(self, word: str, *, half: bool) -> None:
+        half = half and len(word) >= MIN_PREFIX_CHARACTERS
+        folded, found = fold(word), [_quoted([word]) + (" *" if half else "")]
+        shown = [folded + "*" * half]
+        for stem in dict.fromkeys(stem for language in self._languages for stem in stems(word, language)):
+            found.append(_quoted([stem]))
+            shown.append(f"{stem}*")
+        if made_of := parts(word, whole=True):
+            found.append(_quoted(made_of))
+        self._add(folded, found, *shown)
+
+    def _add(self, word: str, expressions: Sequence[str], *shown: str) -> None:
+        if word not in self._terms and len(self._terms) >= MAX_TERMS:
+            self.cut = True
+            return
+        term = self._terms.get(word)
+        self._terms[word] = Term(word, tuple(dict.fromkeys((*(term.expressions if term else ()), *expressions))))
+        self._words.update(dict.fromkeys(shown))
+
+
+def _cjk_phrase(token: str) -> str:
+    """A token with CJK as it stands among the derived forms (`words.forms`), to its last character."""
+    found: list[str] = []
+    cut = runs(token)
+    for index, run in enumerate(cut):
+        if not is_cjk(run[0]):
+            found.append(run)
             continue
-        for term in terms:
-            required.setdefault(fold(_quoted(term)), _quoted(term))
-        words.update(dict.fromkeys(fold(token) for token in tokens))
-        if len(terms) > 1:
-            together[fold(_quoted(tokens))] = _quoted(tokens)
-    if prefix and not cut:
-        required, together, words = _half_typed(text, required, together, words)
-    expressions = tuple(required.values())
-    return MatchQuery(" OR ".join((required | together).values()), expressions, tuple(words), cut)
-
-
-def _half_typed(
-    text: str, required: dict[str, str], together: dict[str, str], words: dict[str, None]
-) -> tuple[dict[str, str], dict[str, str], dict[str, None]]:
-    """The same with the last word of the query as a prefix, which a star marks among the words."""
-    tokens = _tokens(text)
-    last = fold(_quoted(tokens[-1:])) if tokens else ""
-    # In a phrase the word is no term of its own; behind the last word, a quote or a space ends it.
-    if last not in required or not text.endswith(tokens[-1]) or len(tokens[-1]) < MIN_PREFIX_CHARACTERS:
-        return required, together, words
-    word = fold(tokens[-1])
-    # An entry of `together` that ends with the word may be half typed with it.
-    whole = {key: f"{each} *" if key.endswith(f' {word}"') else each for key, each in together.items()}
-    return (
-        required | {last: f"{required[last]} *"},
-        whole,
-        {each: None for each in words if each != word} | {f"{word}*": None},
-    )
+        found += pairs(run)
+        if len(run) > 1 and index < len(cut) - 1:
+            found.append(run[-1])
+    last = cut[-1]
+    return _quoted(found) + (" *" if len(last) == 1 and is_cjk(last) else "")
 
 
 def title_prefix(text: str) -> str:
@@ -113,26 +191,6 @@ _ALSO_WORD = frozenset({"Mn", "Mc", "Me", "Co"})
 
 def _starts_token(char: str) -> bool:
     return char.isalnum() or unicodedata.category(char) == "Co"
-
-
-class _Fold(dict[int, str]):
-    """A table for str.translate: lower case without diacritics, one character for one, filled as characters are met."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        base = "".join(c for c in unicodedata.normalize("NFD", char) if not unicodedata.combining(c)).lower()
-        folded = base if len(base) == 1 else char
-        if len(self) < 4096:  # a text can hold a million different characters; the table need not
-            self[code] = folded
-        return folded
-
-
-_FOLD = _Fold()
-
-
-def fold(text: str) -> str:
-    """`text` as words are compared, each character at its old place: lower case, without diacritics."""
-    return text.lower() if text.isascii() else text.translate(_FOLD)
 
 
 def scores(ranks: Sequence[tuple[bool, float]]) -> list[float]:
@@ -207,5 +265,9 @@ def _places(folded: str, word: str) -> Iterator[int]:
         if place < 0:
             return
         end = place + len(word)
-        if not folded[place - 1 : place].isalnum() and (half or not folded[end : end + 1].isalnum()):
+        if _ends_word(folded[place - 1 : place], word) and (half or _ends_word(folded[end : end + 1], word)):
             yield place
+
+
+def _ends_word(neighbour: str, word: str) -> bool:
+    return not neighbour.isalnum() or is_cjk(neighbour) or is_cjk(word)

@@ -98,12 +98,13 @@ class Stores:
 
     def __init__(
         self, always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], empty: SqliteStore,
-        configured: Configured,
+        configured: Configured, language: str | None,
     ) -> None:  # fmt: skip
         self._always = always
         self._path_of = path_of
         self._empty = empty
         self._configured = configured
+        self._language = language
         # Invariant: at most MAX_OPEN entries, the most recently used at the end. A retired store is not among them; its
         # last user closes it.
         self._stores: OrderedDict[str, _Held] = OrderedDict()
@@ -142,7 +143,13 @@ class Stores:
             async with held.opening:
                 if held.store is None:
                     held.store = await held.stack.enter_async_context(
-                        open_store(path, readonly=True, readers=1, configured=self._configured(tenant))
+                        open_store(
+                            path,
+                            readonly=True,
+                            readers=1,
+                            configured=self._configured(tenant),
+                            language=self._language,
+                        )
                     )
                     held.generation = next(self._generations)
             yield held.store, held.generation
@@ -254,16 +261,17 @@ class _TenantStore:
 
 @asynccontextmanager
 async def open_stores(
-    always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], configured: Configured
-) -> AsyncIterator[Stores]:
+    always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], configured: Configured,
+    language: str | None = None,
+) -> AsyncIterator[Stores]:  # fmt: skip
     """The stores of all tenants. `always` holds stores that are open already; `path_of` returns the file of any other.
 
-    `configured` returns, for a tenant, the argument of that name of `open_store`.
+    `configured` returns, for a tenant, the argument of that name of `open_store`; `language` is that of all.
     """
     async with open_empty_store() as empty:
         try:
             async with trio.open_nursery() as nursery:
-                stores = Stores(always, path_of, empty, configured)
+                stores = Stores(always, path_of, empty, configured, language)
                 nursery.start_soon(stores.close_idle)
                 try:
                     yield stores

@@ -21,8 +21,9 @@ async def init(*, config: ConfigPath = None) -> None:
         say(f"Created: {shown(path)}")
     except FileExistsError:
         say(f"Exists, left as it is: {shown(path)}")
-    store = load(path).config.db.path
+    configuration = load(path).config
+    store = configuration.db.path
     existed = store.exists()
-    async with open_store(store, create=True):
+    async with open_store(store, create=True, language=configuration.retrieval.language):
         pass
     say(f"Exists, left as it is: {shown(store)}" if existed else f"Created: {shown(store)} (an empty store)")

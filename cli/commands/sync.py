@@ -140,7 +140,7 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
     labels = [label for label in loaded.config.connectors.labels() if label.startswith("filesystem:")]
     if not labels:
         return
-    async with open_store(loaded.config.db.path, create=True) as store:
+    async with open_store(loaded.config.db.path, create=True, language=loaded.config.retrieval.language) as store:
         if (await store.stats()).documents:
             return
         async with _sources(loaded, labels, DEFAULT_TENANT) as sources:
@@ -164,7 +164,10 @@ async def _writing(loaded: LoadedConfig, who: Tenant, dry_run: bool) -> AsyncIte
                 yield store
         return
     room = await _room(loaded, who)
-    async with open_store(path, create=not dry_run, readonly=dry_run, configured=configured, max_bytes=room) as store:
+    language = None if dry_run else loaded.config.retrieval.language
+    async with open_store(
+        path, create=not dry_run, readonly=dry_run, configured=configured, max_bytes=room, language=language
+    ) as store:
         yield store
 
 

@@ -23,6 +23,7 @@ from engine.config.fields import (
 )
 from engine.config.oauth import OAuthConfig, looks_like_token
 from engine.quota import QUOTAS
+from knowledge.words import DEFAULT_LANGUAGE, LANGUAGES, NO_LANGUAGE
 from sandbox.wire.limits import MIB, SPECS
 
 
@@ -45,6 +46,12 @@ class ChunkingConfig(Model):
         return self
 
 
+def _language(value: str) -> str:
+    if value != NO_LANGUAGE and value not in LANGUAGES:
+        raise PydanticCustomError("phrase", f"expected none or one of {', '.join(LANGUAGES)}")
+    return value
+
+
 class RetrievalConfig(Model):
     """`[retrieval]`: how many documents a search returns, and from how many candidates."""
 
@@ -53,6 +60,7 @@ class RetrievalConfig(Model):
     hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
     candidate_k_keyword: Count = 80
     candidate_k_vector: Count = 80
+    language: Annotated[str, AfterValidator(_language)] = DEFAULT_LANGUAGE
 
 
 class EmbeddingConfig(Model):

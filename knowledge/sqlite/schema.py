@@ -6,13 +6,14 @@ from pathlib import Path
 import apsw
 
 from knowledge.store import MAX_CHUNKS, StoreError
+from knowledge.words import DEFAULT_LANGUAGE
 from storage.lanes import at_once, rows
 
 SCHEMA_VERSION = 2
 APPLICATION_ID = 0x6B6E6F77  # "know": tells our files from other programs' SQLite files
 
-# Chunk i of document n is row n * MAX_CHUNKS + i of the index, so a match in the index alone says which document it is
-# of, and a document's chunks are one range.
+# Chunk i of document n is row n * MAX_CHUNKS + i of `chunks` and of the index, so a match in the index alone says which
+# document it is of, and a document's chunks are one range.
 CHUNK_BITS = MAX_CHUNKS.bit_length() - 1
 
 # Where a chunk stands, by its row in `chunks`, and the SHA-256 of a document's body. The latter is not in `documents`:
@@ -29,6 +30,19 @@ SYNCS = """
 CREATE TABLE syncs(source INTEGER PRIMARY KEY, skipped TEXT NOT NULL, skipped_count INTEGER NOT NULL);
 """
 
+# The texts of chunks, and the index of their words. The index holds no text of its own ("contentless"): what is derived
+# from a text is found and never shown. `indexed` has one row: the language of the derived forms, and, while another one
+# replaces it, the one before and the last document that has been passed.
+WORDS = f"""
+CREATE TABLE chunks(chunk INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE VIRTUAL TABLE words USING fts5(
+    title, text, title_forms, text_forms,
+    tokenize = 'unicode61 remove_diacritics 2', content = '', contentless_delete = 1
+);
+CREATE TABLE indexed(language TEXT NOT NULL, previous TEXT, passed INTEGER NOT NULL);
+INSERT INTO indexed VALUES ('{DEFAULT_LANGUAGE}', NULL, 0);
+"""
+
 SCHEMA = f"""
 CREATE TABLE sources(
     n INTEGER PRIMARY KEY, label TEXT NOT NULL UNIQUE, type TEXT NOT NULL, name TEXT NOT NULL,
@@ -42,8 +56,8 @@ CREATE TABLE documents(
     UNIQUE(source, source_id)
 );
 CREATE INDEX documents_by_source ON documents(source, chunk_count);
-CREATE VIRTUAL TABLE chunks USING fts5(title, text, tokenize = 'unicode61 remove_diacritics 2');
 {PLACES}{SYNCS}
+{WORDS}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """

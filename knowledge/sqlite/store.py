@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,8 +15,8 @@ from typing import Any, TypeVar, cast
 import apsw
 import trio
 
-from knowledge import globs, ranking, times
-from knowledge.sqlite import reading, schema, upgrade, writing
+from knowledge import ranking
+from knowledge.sqlite import indexing, reading, schema, upgrade, writing
 from knowledge.store import (
     MODES,
     Applied,
@@ -60,13 +61,14 @@ async def open_store(
     readers: int = 2,
     busy_timeout_s: float = 5.0,
     max_bytes: int | None = None,
+    language: str | None = None,
 ) -> AsyncIterator["SqliteStore"]:
     """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
 
     `configured` maps each source label of the configuration to what is wrong with it, or None. `readers` is the number
     of searches that run in parallel. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` bounds
     the size of the store: a batch that would exceed it is not written. A store of an older version is upgraded in
-    place, also with `readonly`.
+    place, also with `readonly`; so is one whose words are indexed in another language than `language`, if there is one.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, not a store, or too new.
     """
     given = Path(path)
@@ -81,7 +83,7 @@ async def open_store(
                     open_lane(file, create=create, reading=False, busy_timeout_s=busy_timeout_s)
                 )
                 await writer.run(partial(schema.prepare, file=given, create=create))
-                await _upgrade(writer)
+                await _upgrade(writer, language)
             lanes = [
                 await stack.enter_async_context(
                     open_lane(file, create=False, reading=True, busy_timeout_s=busy_timeout_s)
@@ -91,9 +93,9 @@ async def open_store(
             # Each one: a connection opens its log when it first reads; so a store has all its descriptors from now on.
             for lane in lanes:
                 await lane.run(partial(schema.check, file=given))
-            if writer is None and not await lanes[0].run(schema.is_current):
+            if writer is None and not await lanes[0].run(partial(_is_current, language=language)):
                 async with open_lane(file, create=False, reading=False, busy_timeout_s=busy_timeout_s) as upgrading:
-                    await _upgrade(upgrading)
+                    await _upgrade(upgrading, language)
             watch = await stack.enter_async_context(open_watch(file))
         except apsw.Error as error:
             fault = await trio.to_thread.run_sync(fault_of, error, file)
@@ -101,13 +103,23 @@ async def open_store(
         yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch)
 
 
-async def _upgrade(writer: Lane) -> None:
-    """Bring a store of an older schema up to date. Each step is a call of its own, so that it can be cancelled."""
-    if await writer.run(schema.is_current):
-        return
-    await writer.run(upgrade.begin)
-    while await writer.run(upgrade.step):
-        pass
+def _is_current(db: apsw.Connection, language: str | None) -> bool:
+    return schema.is_current(db) and (language is None or indexing.languages(db) == (language,))
+
+
+async def _upgrade(writer: Lane, language: str | None) -> None:
+    """Bring a store of an older schema up to date, and its words into `language`.
+
+    Each step is a call of its own, so that it can be cancelled.
+    """
+    if not await writer.run(schema.is_current):
+        await writer.run(upgrade.begin)
+        while await writer.run(upgrade.step):
+            pass
+    if language is not None and not await writer.run(partial(_is_current, language=language)):
+        await writer.run(partial(indexing.begin, language=language))
+        while await writer.run(indexing.step):
+            pass
 
 
 @asynccontextmanager
@@ -155,9 +167,7 @@ class SqliteStore:
     async def _search(self, query: SearchQuery) -> SearchAnswer:
         if query.mode not in MODES:
             raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
-        since = None if query.since is None else times.canonical_time(query.since)
-        until = None if query.until is None else times.canonical_time(query.until, end_of_day=True)
-        paths = () if query.path is None else globs.sqlite_globs(query.path)
+        conditions = reading.conditions(query)
         if query.mode == "semantic":
             raise EmbeddingsDisabled(
                 "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"
@@ -166,14 +176,11 @@ class SqliteStore:
         match = ranking.parse_query(query.query, prefix=query.prefix)
         if match.cut:
             warnings += (_CUT_WARNING,)
-        if not match.any or query.limit < 1 or not (reading.is_text(query.source) and reading.is_text(query.path)):
+        if not match.terms or query.limit < 1 or not (reading.is_text(query.source) and reading.is_text(query.path)):
             await trio.lowlevel.checkpoint()
             return SearchAnswer((), warnings)
-        bindings: dict[str, Any] = {"any": match.any, "source": query.source, "since": since, "until": until}
-        bindings["limit"] = min(query.limit, 2**31)
-        bindings |= {f"path{index}": path for index, path in enumerate(paths)}
-        bindings |= {f"term{index}": term for index, term in enumerate(match.required)}
-        work = partial(reading.search, query=query, match=match, bindings=bindings, paths=len(paths))
+        query = replace(query, limit=min(query.limit, 2**31))
+        work = partial(reading.search, query=query, conditions=conditions)
         return SearchAnswer(await self._read(work), warnings)
 
     async def get(self, document_id: str) -> Document | None:

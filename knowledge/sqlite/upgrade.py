@@ -7,8 +7,8 @@ import logging
 
 import apsw
 
-from knowledge.sqlite import writing
-from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, SYNCS, chunk_range, is_upgrading
+from knowledge.sqlite import indexing, writing
+from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, SYNCS, WORDS, chunk_range, is_upgrading
 from storage.lanes import at_once, rows
 
 log = logging.getLogger("knowledge")
@@ -23,8 +23,8 @@ def begin(db: apsw.Connection) -> None:
     """Begin the upgrade of a file that has been checked to be a store. Call `step` until it returns False."""
     version, count = db.pragma("user_version"), rows(db, "SELECT count(*) FROM documents")[0][0]
     log.info(
-        "upgrading a store of %d documents to schema %d: lines and headings of its chunks are computed from the stored "
-        "texts; nothing is removed",
+        "upgrading a store of %d documents to schema %d: lines, headings and stems of its chunks are computed from the "
+        "stored texts; no text is removed",
         count, SCHEMA_VERSION,
     )  # fmt: skip
     if version < SCHEMA_VERSION:
@@ -34,6 +34,7 @@ def begin(db: apsw.Connection) -> None:
 def _begin(db: apsw.Connection) -> None:
     if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
         rows(db, PLACES + SYNCS + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
+        rows(db, "ALTER TABLE chunks RENAME TO old_chunks;" + WORDS)
         db.pragma("user_version", SCHEMA_VERSION)
 
 
@@ -46,15 +47,20 @@ def _step(db: apsw.Connection) -> bool:
     if not is_upgrading(db):
         return False
     passed = rows(db, "SELECT passed FROM upgrade")[0][0]
+    language = indexing.language(db)
     characters = documents = 0
     while documents < STEP_DOCUMENTS and characters < STEP_CHARACTERS:
-        found = rows(db, "SELECT n, body, content_type FROM documents WHERE n > ? ORDER BY n LIMIT 1", (passed,))
+        sql = "SELECT n, body, content_type, title FROM documents WHERE n > ? ORDER BY n LIMIT 1"
+        found = rows(db, sql, (passed,))
         if not found:
+            db.execute("DROP TABLE old_chunks")
             db.execute("DROP TABLE upgrade")
             return False
-        passed, body, content_type = found[0]
-        chunks = rows(db, "SELECT text FROM chunks WHERE rowid BETWEEN ? AND ? ORDER BY rowid", chunk_range(passed))
-        writing.place(db, passed, body, content_type, [text for (text,) in chunks])
+        passed, body, content_type, title = found[0]
+        sql = "SELECT text FROM old_chunks WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
+        chunks = [text for (text,) in rows(db, sql, chunk_range(passed))]
+        writing.write_chunks(db, passed, title, chunks, language)
+        writing.place(db, passed, body, content_type, chunks)
         documents += 1
         characters += len(body)
     db.execute("UPDATE upgrade SET passed = ?", (passed,))

@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from knowledge import places, textfiles
+from knowledge.sqlite import indexing
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import (
     MAX_CHUNKS,
@@ -47,8 +48,9 @@ _ID_NAMESPACE = uuid.UUID("8f0d8f0e-3a0c-5d0e-9c56-6b6e6f776c65")
 def apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Applied:
     """Write a batch. Raises StoreError where the store would be larger than `max_bytes`."""
     source = _source_row(db, batch.source)
+    language = indexing.language(db)
     for document in batch.upserts:
-        _upsert(db, source, batch.source, document)
+        _upsert(db, source, batch.source, document, language)
     deleted = sum(_delete(db, source, source_id) for source_id in batch.deletes)
     db.executemany(
         "UPDATE documents SET version = ? WHERE source = ? AND source_id = ?",
@@ -59,7 +61,7 @@ def apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Ap
     if batch.mark and (batch.mark.at or batch.mark.error):
         # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
         # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
-        db.execute("INSERT INTO chunks(chunks, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
+        db.execute("INSERT INTO words(words, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
     if batch.upserts and max_bytes is not None and (used := _used_bytes(db)) > max_bytes:
         raise StoreError(
             f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
@@ -80,7 +82,7 @@ def _source_row(db: apsw.Connection, label: str) -> int:
     return int(rows(db, "SELECT n FROM sources WHERE label = ?", (label,))[0][0])
 
 
-def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument) -> None:
+def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument, language: str) -> None:
     values = {
         "id": str(uuid.uuid5(_ID_NAMESPACE, f"{label}\0{document.source_id}")),
         "source": source,
@@ -100,13 +102,16 @@ def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument)
     if len(document.chunks) > MAX_CHUNKS:  # their rows would overlap those of the next document
         raise StoreError(f"a document has {len(document.chunks)} chunks; the store takes {MAX_CHUNKS} of one")
     n = rows(db, _UPSERT, values)[0][0]
-    first, last = chunk_range(n)
-    db.execute("DELETE FROM chunks WHERE rowid BETWEEN ? AND ?", (first, last))
-    db.executemany(
-        "INSERT INTO chunks(rowid, title, text) VALUES (?, ?, ?)",
-        [(first + index, document.title or "", text) for index, text in enumerate(document.chunks)],
-    )
+    write_chunks(db, n, document.title, document.chunks, language)
     place(db, n, document.body, document.content_type, document.chunks, document.pages)
+
+
+def write_chunks(db: apsw.Connection, n: int, title: str | None, chunks: Sequence[str], language: str) -> None:
+    """Write the chunks of document `n` and their words, in place of those that it has."""
+    first, last = chunk_range(n)
+    db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", (first, last))
+    db.executemany("INSERT INTO chunks(chunk, text) VALUES (?, ?)", enumerate(chunks, first))
+    indexing.index(db, n, title, chunks, language)
 
 
 def place(
@@ -127,7 +132,8 @@ def _delete(db: apsw.Connection, source: int, source_id: str) -> bool:
     sql = "DELETE FROM documents WHERE source = ? AND source_id = ? RETURNING n"
     found = rows(db, sql, (source, source_id))
     for (n,) in found:
-        db.execute("DELETE FROM chunks WHERE rowid BETWEEN ? AND ?", chunk_range(n))
+        db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+        indexing.forget(db, n)
         db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))
         db.execute("DELETE FROM bodies WHERE n = ?", (n,))
     return bool(found)

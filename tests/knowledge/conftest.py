@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
+
+from knowledge.sqlite import indexing, schema
 
 
 @pytest.fixture
@@ -28,10 +31,29 @@ def assert_consistent(path: Path) -> Callable[[], None]:
     def check() -> None:
         db = apsw.Connection(str(path))
         assert db.pragma("integrity_check") == "ok"
-        db.execute("INSERT INTO chunks(chunks, rank) VALUES ('integrity-check', 1)")
-        counted = "SELECT count(*) FROM chunks WHERE rowid >> 24 = n"
+        db.execute("INSERT INTO words(words) VALUES ('integrity-check')")
+        counted = "SELECT count(*) FROM chunks WHERE chunk >> 24 = n"
         assert db.execute(f"SELECT source_id FROM documents WHERE chunk_count != ({counted})").fetchall() == []
-        assert db.execute("SELECT count(*) FROM chunks WHERE rowid >> 24 NOT IN (SELECT n FROM documents)").get == 0
+        assert db.execute("SELECT count(*) FROM chunks WHERE chunk >> 24 NOT IN (SELECT n FROM documents)").get == 0
+        assert terms(db, "main") == terms(_indexed_anew(db), "main")
         db.close()
 
     return check
+
+
+def terms(db: apsw.Connection, name: str) -> list[tuple[Any, ...]]:
+    """Every word of the index of a store, with its row, column and place."""
+    db.execute(f"CREATE VIRTUAL TABLE temp.instances USING fts5vocab({name}, words, instance)")
+    found = db.execute("SELECT term, doc, col, offset FROM temp.instances ORDER BY doc, col, offset").fetchall()
+    db.execute("DROP TABLE temp.instances")
+    return found
+
+
+def _indexed_anew(db: apsw.Connection) -> apsw.Connection:
+    """A store in memory whose words are those that the texts of `db` have."""
+    anew = apsw.Connection(":memory:")
+    anew.execute(schema.SCHEMA)
+    for n, title in db.execute("SELECT n, title FROM documents"):
+        texts = db.execute("SELECT text FROM chunks WHERE chunk >> 24 = ? ORDER BY chunk", (n,)).fetchall()
+        indexing.index(anew, n, title, [text for (text,) in texts], indexing.language(db))
+    return anew

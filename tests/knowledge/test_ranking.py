@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knowledge.ranking import MAX_TERMS, SNIPPET_CHARACTERS, fold, parse_query, scores, snippet
+from knowledge.sqlite import indexing, schema
 
 NASTY = [
     "NOT foo", "foo AND", "OR", "AND OR NOT", '"', '""', '"unbalanced', 'a "b', "*", "foo*", "^foo", "🎉", "a-b", "-",
@@ -12,6 +13,8 @@ NASTY = [
     "e\u0301", "漢字", "क्षमा", "\ue000", "²", "x" * 5000, " ".join(f"w{n}" for n in range(500)),
     '"' + "p " * 500 + '"', "\n\t ", "", "ﬀ", "İ", "ß",
 ]  # fmt: skip
+
+FOUND = "SELECT chunks.text FROM words JOIN chunks ON chunk = words.rowid WHERE words"
 
 QUERIES = (
     st.text()
@@ -24,19 +27,21 @@ QUERIES = (
 @pytest.fixture(scope="module")
 def index() -> apsw.Connection:
     db = apsw.Connection(":memory:")
-    db.execute("CREATE VIRTUAL TABLE chunks USING fts5(title, text, tokenize = 'unicode61 remove_diacritics 2')")
+    db.execute(schema.SCHEMA)
     texts = ["foo bar", "bar foo", "NOT AND OR NEAR", "a b", "a x b", "Crème brûlée", "漢字", "क्षमा", "title"]
-    db.executemany("INSERT INTO chunks VALUES ('', ?)", [(text,) for text in texts])
+    for n, text in enumerate(texts):
+        db.execute("INSERT INTO chunks VALUES (?, ?)", (n << 24, text))
+        indexing.index(db, n, "", [text], "en")
     return db
 
 
 def matching(index: apsw.Connection, expression: str) -> set[str]:
-    return {str(text) for (text,) in index.execute("SELECT text FROM chunks WHERE chunks MATCH ?", (expression,))}
+    return {str(text) for (text,) in index.execute(f"{FOUND} MATCH ?", (expression,))}
 
 
 @given(query=QUERIES)
 def test_no_text_whatever_is_a_syntax_error(index: apsw.Connection, query: str) -> None:
-    parsed = parse_query(query)
+    parsed = parse_query(query, prefix=True, languages=("en", "ru"))
     assert bool(parsed.any) == bool(parsed.required) == bool(parsed.words)
     assert len(parsed.required) <= MAX_TERMS
     for expression in filter(None, (parsed.any, *parsed.required)):
@@ -76,7 +81,7 @@ def test_a_balanced_quoted_phrase_matches_as_a_phrase(index: apsw.Connection) ->
 
 def test_parts_of_a_hyphenated_word_match_alone_and_count_more_together(index: apsw.Connection) -> None:
     parsed = parse_query("a-b")
-    rows = index.execute("SELECT text FROM chunks WHERE chunks MATCH ? ORDER BY rank", (parsed.any,)).fetchall()
+    rows = index.execute(f"{FOUND} MATCH ? ORDER BY rank", (parsed.any,)).fetchall()
     assert [text for (text,) in rows] == ["a b", "a x b"]
 
 

@@ -1,0 +1,91 @@
+"""The index of a store's words: what stands in it of a document, in which language, and its change to another one."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import apsw
+
+from knowledge.sqlite.schema import chunk_range
+from knowledge.words import MAX_FORM_BYTES, forms
+from storage.lanes import at_once, rows
+
+log = logging.getLogger("knowledge")
+
+# As of an upgrade: a step ends when it has passed this many documents, or this many characters of chunks.
+STEP_DOCUMENTS = 256
+STEP_CHARACTERS = 4 * 1024 * 1024
+
+_INSERT = "INSERT INTO words(rowid, title, text, title_forms, text_forms) VALUES (?, ?, ?, ?, ?)"
+
+
+def index(db: apsw.Connection, n: int, title: str | None, chunks: Sequence[str], language: str) -> None:
+    """Write the words of document `n`, in place of those that it has."""
+    forget(db, n)
+    db.executemany(_INSERT, _entries(n, title or "", chunks, language))
+
+
+def forget(db: apsw.Connection, n: int) -> None:
+    """Take the words of document `n` out of the index."""
+    db.execute("DELETE FROM words WHERE rowid BETWEEN ? AND ?", chunk_range(n))
+
+
+def _entries(n: int, title: str, chunks: Sequence[str], language: str) -> Iterator[tuple[int, str, str, str, str]]:
+    first, _ = chunk_range(n)
+    title_forms = forms(title, language)
+    room = MAX_FORM_BYTES
+    for row, text in enumerate(chunks, first):
+        text_forms = forms(text, language, room)
+        # Characters, which a text has no more of than bytes; a title's count with every chunk that it stands in.
+        room -= len(text_forms) + len(title_forms)
+        yield row, title, text, title_forms if room > 0 else "", text_forms
+
+
+def language(db: apsw.Connection) -> str:
+    """The language that documents are written in from now on."""
+    return str(rows(db, "SELECT language FROM indexed")[0][0])
+
+
+def languages(db: apsw.Connection) -> tuple[str, ...]:
+    """The languages of the forms in the index: two while one replaces the other."""
+    found = rows(db, "SELECT language, previous FROM indexed")[0]
+    return tuple(each for each in found if each is not None)
+
+
+def begin(db: apsw.Connection, language: str) -> None:
+    """Begin to index a store anew, in another language. Call `step` until it returns False."""
+    log.info(
+        "the words of a store are indexed anew, in the language %r; until then, they are found as before", language
+    )
+    at_once(lambda db: _begin(db, language), db)
+
+
+def _begin(db: apsw.Connection, language: str) -> None:
+    if (before := languages(db)[0]) != language:  # else another process has begun, or a change goes on
+        # Where a change to a third language was under way, documents that are still of the first one are found by
+        # their exact words until they have been passed.
+        db.execute("UPDATE indexed SET language = ?, previous = ?, passed = 0", (language, before))
+
+
+def step(db: apsw.Connection) -> bool:
+    """Index the next documents; False when none is left."""
+    return at_once(_step, db)
+
+
+def _step(db: apsw.Connection) -> bool:
+    language, previous, passed = rows(db, "SELECT language, previous, passed FROM indexed")[0]
+    if previous is None:
+        return False
+    characters = documents = 0
+    while documents < STEP_DOCUMENTS and characters < STEP_CHARACTERS:
+        found = rows(db, "SELECT n, title FROM documents WHERE n > ? ORDER BY n LIMIT 1", (passed,))
+        if not found:
+            db.execute("UPDATE indexed SET previous = NULL, passed = 0")
+            return False
+        passed, title = found[0]
+        sql = "SELECT text FROM chunks WHERE chunk BETWEEN ? AND ? ORDER BY chunk"
+        texts = [text for (text,) in rows(db, sql, chunk_range(passed))]
+        index(db, passed, title, texts, language)
+        documents += 1
+        characters += sum(map(len, texts))
+    db.execute("UPDATE indexed SET passed = ?", (passed,))
+    return True
