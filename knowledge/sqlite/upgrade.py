@@ -8,7 +8,7 @@ import logging
 import apsw
 
 from knowledge.sqlite import writing
-from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, SYNCS, chunk_range, is_upgrading
+from knowledge.sqlite.schema import LABELLED, LABELS, PLACES, SCHEMA_VERSION, SYNCS, chunk_range, is_upgrading
 from storage.lanes import at_once, rows
 
 log = logging.getLogger("knowledge")
@@ -34,6 +34,9 @@ def begin(db: apsw.Connection) -> None:
 def _begin(db: apsw.Connection) -> None:
     if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
         rows(db, PLACES + SYNCS + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
+        rows(db, LABELS)
+        for column in LABELLED:
+            db.execute(f"ALTER TABLE sources ADD COLUMN {column}")
         db.pragma("user_version", SCHEMA_VERSION)
 
 
