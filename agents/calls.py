@@ -47,7 +47,7 @@ class Calls(Protocol):
         ...
 
     def documents(self, tenant: Tenant) -> Documents:
-        """The tenant's documents."""
+        """The tenant's documents that it may read."""
         ...
 
     async def complete(

@@ -22,6 +22,7 @@ from engine.engine import Engine
 from engine.errors import Problem
 from engine.run import Hearers, LogLine
 from engine.tenant import Tenant
+from knowledge.access import check_labels
 from knowledge.connectors import (
     Complete,
     ConnectorError,
@@ -278,7 +279,21 @@ def _item(value: Mapping[str, Any], max_bytes: int) -> Item:
         updated_at=_time(value.get("updated_at")),
         content_type=_text(value, "content_type", MAX_TITLE) or "text/plain",
         metadata=_metadata(value),
+        access=_access(value.get("access")),
     )
+
+
+def _access(value: object) -> frozenset[str]:
+    """The labels of an item: a list of texts, or one text. An item whose labels are not understood is not stored."""
+    given = [value] if isinstance(value, str) else value
+    if given is None or given == {}:  # Lua has one empty table
+        return frozenset()
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise Unreadable(f"access must be a list of labels, got {_kind(value)}")
+    try:
+        return check_labels(given)
+    except ValueError as error:
+        raise Unreadable(f"access: {error}") from None
 
 
 def _text(value: Mapping[str, Any], key: str, most: int | None = None) -> str | None:

@@ -1,6 +1,7 @@
 """The service behind every front end: calls of a tenant's agents and tools by name, with one path of checks."""
 
 import os
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
 from engine.quota import bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.access import SourceAccess
 from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, cache_path, open_stores, store_path
@@ -135,8 +137,8 @@ class Service:
         return None if offered is None else offered.tool.info
 
     def documents(self, tenant: Tenant) -> Documents:
-        """The tenant's documents."""
-        return Documents(self.stores.store_of(tenant.id))
+        """The tenant's documents that it may read."""
+        return Documents(self.stores.store_of(tenant.id), tenant.reader)
 
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call
@@ -241,12 +243,20 @@ async def open_service(
     """
     config = loaded.config
     configured, language = config.connectors.problems(), config.retrieval.language
+    began_at = time.time()
+
+    def access(tenant: str) -> SourceAccess:  # also when a store is opened again: connectors are read at the start
+        return SourceAccess(config.connectors.access(tenant), began_at)
+
     require_room(config)  # before the stores, which start threads and would fail with a less clear error
     async with (
         open_configured(config) as control,
-        open_store(config.db.path, create=True, configured=configured, language=language) as store,
+        open_store(
+            config.db.path, create=True, configured=configured, access=access(DEFAULT_TENANT.id), language=language
+        ) as store,
         open_stores(
-            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems, language
+            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems, access,
+            language,
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,
         open_families(

@@ -1,10 +1,12 @@
 """From a configured source of documents to its connector, for every front end that fills a store."""
 
+import time
 from typing import TYPE_CHECKING
 
 from engine.config import Config, ConfigError, unsupported_connector
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge import connectors
+from knowledge.access import SourceAccess
 from knowledge.connectors import Source
 from knowledge.extraction import TEXT_ONLY, Extractor
 from knowledge.stores import cache_path
@@ -13,7 +15,12 @@ if TYPE_CHECKING:
     from engine.engine import Engine
 
 # Keys of an entry that are not for its connector.
-_NOT_ITS_OWN = frozenset({"tenants"})
+_NOT_ITS_OWN = frozenset({"tenants", "access", "access_rules"})
+
+
+def access_of(config: Config, who: Tenant = DEFAULT_TENANT) -> SourceAccess:
+    """The labels that a tenant's sources give their documents, as of now."""
+    return SourceAccess(config.connectors.access(who.id), time.time())
 
 
 def connector(

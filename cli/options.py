@@ -6,8 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cli.output import FAILED, Exit, warn
+from cli.output import FAILED, UNUSABLE, Exit, warn
 from engine.config import LoadedConfig, load_config
+from knowledge.access import EVERYTHING, Reader, parse_labels
 
 ConfigPath = Annotated[
     Path | None,
@@ -15,6 +16,22 @@ ConfigPath = Annotated[
 ]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.", negative=())]
 TenantName = Annotated[str, Parameter(name="--tenant", help="The tenant whose data is used.")]
+
+AsLabels = Annotated[
+    str | None,
+    Parameter(
+        name="--as-labels",
+        help="As a reader with these labels would see it, separated by commas; an empty text: without labels.",
+    ),
+]
+
+
+def reader_of(as_labels: str | None) -> Reader:
+    """The reader that `--as-labels` names; without it, the operator. Raises Exit (misuse)."""
+    try:
+        return EVERYTHING if as_labels is None else Reader.of(parse_labels(as_labels))
+    except ValueError as error:
+        raise Exit(UNUSABLE, f"--as-labels: {error}") from None
 
 
 def load(path: Path | None, *, warnings: bool = True) -> LoadedConfig:

@@ -12,10 +12,11 @@ from control import key_text
 from control.audit import AuditLog
 from control.database import Database
 from control.identity import Identity, tenant_of
-from control.records import SCOPES, KeyRecord, check_scopes
+from control.records import SCOPES, KeyRecord, check_scopes, labels_of_key
 from control.tenants import COLUMNS, existing, record_of
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT
+from knowledge.access import Reader
 from storage.lanes import rows
 
 # The caches of presented keys, so that the next request with one needs no query. Invalid keys have a cache of their
@@ -23,7 +24,7 @@ from storage.lanes import rows
 _REMEMBERED = 16_384
 _REMEMBERED_WRONG = 4_096
 
-_KEY = "k.id, k.tenant, k.prefix, k.scopes, k.created_at, k.expires_at, k.revoked_at"
+_KEY = "k.id, k.tenant, k.prefix, k.scopes, k.created_at, k.expires_at, k.revoked_at, k.labels"
 # The tenant's row beside the key's: one query returns everything that decides.
 _LOOKUP = f"""
 SELECT {_KEY}, k.digest, {", ".join(f"t.{column}" for column in COLUMNS)}
@@ -63,7 +64,13 @@ class Keys:
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
 
     async def create(
-        self, tenant: str, *, actor: str, scopes: Iterable[str] = ("use",), expires_at: float | None = None
+        self,
+        tenant: str,
+        *,
+        actor: str,
+        scopes: Iterable[str] = ("use",),
+        expires_at: float | None = None,
+        labels: Iterable[str] = (),
     ) -> tuple[KeyRecord, str]:
         """A new key of a tenant, and its text, which is not stored. Raises Problem: bad_request, not_found."""
         key, prefix = key_text.new_key()
@@ -71,13 +78,16 @@ class Keys:
 
         def create(db: apsw.Connection) -> KeyRecord:
             owner = existing(db, tenant)
-            record = KeyRecord(identifier, owner.name, prefix, check_scopes(scopes), self._clock(), expires_at)
+            record = KeyRecord(
+                identifier, owner.name, prefix, check_scopes(scopes), self._clock(), expires_at,
+                labels=labels_of_key(labels),
+            )  # fmt: skip
             db.execute(
-                "INSERT INTO keys(id, tenant, prefix, digest, scopes, created_at, expires_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO keys(id, tenant, prefix, digest, scopes, created_at, expires_at, labels) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     record.id, record.tenant, prefix, key_text.digest(key), json.dumps(sorted(record.scopes)),
-                    record.created_at, expires_at,
+                    record.created_at, expires_at, json.dumps(sorted(record.labels)),
                 ),
             )  # fmt: skip
             return record
@@ -143,13 +153,13 @@ class Keys:
     def _judge(self, found: Sequence[tuple[Any, ...]], digest: bytes) -> _Known:
         """The cache entry of a key with this digest, from its row, if there is one."""
         row = found[0] if found else None
-        right = key_text.same(key_text.NO_DIGEST if row is None else row[7], digest)
+        right = key_text.same(key_text.NO_DIGEST if row is None else row[8], digest)
         if row is None or not right:
             return _Known(None, None)
-        record, owner = _record(row[:7]), record_of(row[8:])
+        record, owner = _record(row[:8]), record_of(row[9:])
         if not key_text.usable(record, owner.state):
             return _Known(None, None)
-        tenant = replace(tenant_of(owner), key=record.id)
+        tenant = replace(tenant_of(owner), key=record.id, reader=Reader.of(record.labels))
         return _Known(Identity(tenant, record.id, record.scopes, operator=False), record.expires_at)
 
     def _remember(self, digest: bytes, known: _Known) -> None:
@@ -164,8 +174,11 @@ class Keys:
 
 
 def _record(row: Sequence[Any]) -> KeyRecord:
-    identifier, tenant, prefix, scopes, created_at, expires_at, revoked_at = row
-    return KeyRecord(identifier, tenant, prefix, frozenset(json.loads(scopes)), created_at, expires_at, revoked_at)
+    identifier, tenant, prefix, scopes, created_at, expires_at, revoked_at, labels = row
+    return KeyRecord(
+        identifier, tenant, prefix, frozenset(json.loads(scopes)), created_at, expires_at, revoked_at,
+        frozenset(json.loads(labels)),
+    )  # fmt: skip
 
 
 def _records(db: apsw.Connection, where: str, bindings: Sequence[Any]) -> list[KeyRecord]:

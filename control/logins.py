@@ -7,6 +7,7 @@ from control.database import Database
 from control.identity import Identity, tenant_of
 from control.tenants import COLUMNS, record_of
 from engine.tenant import Tenant
+from knowledge.access import Reader
 from storage.lanes import rows
 
 _LOOKUP = f"SELECT {', '.join(COLUMNS)} FROM tenants WHERE name = ?"
@@ -23,7 +24,9 @@ class Logins:
         self._generation = -1
         self._tenants: OrderedDict[str, Tenant | None] = OrderedDict()
 
-    async def identity(self, issuer: str, tenant: str, key: str, scopes: frozenset[str]) -> Identity | None:
+    async def identity(
+        self, issuer: str, tenant: str, key: str, scopes: frozenset[str], labels: frozenset[str]
+    ) -> Identity | None:
         """The sender that a verified token names; None if its tenant does not exist or is suspended.
 
         Control actions of any process count from the next request on, as with keys.
@@ -43,7 +46,8 @@ class Logins:
                     self._tenants.popitem(last=False)
         if found is None:
             return None
-        return Identity(replace(found, key=key), key, scopes, operator=False, issuer=issuer)
+        sender = replace(found, key=key, reader=Reader.of(labels))
+        return Identity(sender, key, scopes, operator=False, issuer=issuer)
 
     async def _active(self, tenant: str) -> Tenant | None:
         found = await self._database.read(lambda db: rows(db, _LOOKUP, (tenant,)))

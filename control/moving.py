@@ -32,6 +32,7 @@ from control.versions.records import head_of
 from engine.errors import Code, Problem
 from engine.names import valid_name
 from engine.values import encode_value, is_plain
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
 from storage.kv import KvUnavailable, read_keys, write_keys
@@ -232,7 +233,7 @@ def _members(tar: tarfile.TarFile, places: Mapping[str, Path]) -> tuple[dict[str
 async def _check_knowledge(path: Path) -> None:
     try:
         async with open_store(path, readonly=True) as store:
-            await store.stats()
+            await store.stats(EVERYTHING)
     except StoreError:
         raise _no_export("knowledge.sqlite is not a knowledge store of this version") from None
     for ending in ("-wal", "-shm"):

@@ -16,6 +16,7 @@ from engine.config import QuotaTable
 from engine.errors import Code, Problem
 from engine.names import nearest
 from engine.quota import QUOTAS
+from knowledge.access import check_labels
 from sandbox.wire.limits import SPECS
 
 State = Literal["active", "suspended"]
@@ -63,7 +64,10 @@ class TenantRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One API key, without its secret. `prefix` is its readable beginning, by which people recognise it."""
+    """One API key, without its secret. `prefix` is its readable beginning, by which people recognise it.
+
+    With it, documents can be read that have no labels, or one of `labels`.
+    """
 
     id: str
     tenant: str
@@ -72,12 +76,14 @@ class KeyRecord:
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    labels: frozenset[str] = frozenset()
 
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.id, "tenant": self.tenant, "prefix": self.prefix,
             "scopes": [scope for scope in SCOPES if scope in self.scopes], "created_at": shown_time(self.created_at),
             "expires_at": shown_time(self.expires_at), "revoked_at": shown_time(self.revoked_at),
+            "labels": sorted(self.labels),
         }  # fmt: skip
 
 
@@ -171,6 +177,14 @@ def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     if not found:
         raise _bad(f"a key needs at least one scope; known: {', '.join(SCOPES)}")
     return found
+
+
+def labels_of_key(labels: Iterable[str]) -> frozenset[str]:
+    """The labels of a new key. Raises Problem (400)."""
+    try:
+        return check_labels(labels)
+    except ValueError as error:
+        raise _bad(f"labels: {error}") from None
 
 
 def check_quotas(given: Mapping[str, Any]) -> dict[str, float]:

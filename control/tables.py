@@ -13,7 +13,7 @@ from engine.tenant import DEFAULT_TENANT
 from knowledge.store import StoreError
 from storage.lanes import at_once, rows
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x6374726C  # "ctrl": tells our files from other programs' SQLite files
 
 # Names that differ only in case would be one file on some filesystems, and easy to confuse on all.
@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS tenants(
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys(
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, prefix TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, scopes TEXT NOT NULL,
-    created_at REAL NOT NULL, expires_at REAL, revoked_at REAL
+    created_at REAL NOT NULL, expires_at REAL, revoked_at REAL, labels TEXT NOT NULL DEFAULT '[]'
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keys_by_tenant ON keys(tenant);
 CREATE TABLE IF NOT EXISTS secrets(
@@ -73,6 +73,9 @@ CREATE TABLE IF NOT EXISTS usage(
 ) WITHOUT ROWID;
 """
 
+# Columns that tables have since a version of the schema, by that version. A store of an older one gets them.
+_ADDED = {2: ("keys", "labels TEXT NOT NULL DEFAULT '[]'")}
+
 # Every table of the control store; all of them say IF NOT EXISTS.
 SCHEMAS: tuple[str, ...] = (_CORE, _VERSIONS, _USAGE)
 
@@ -80,7 +83,7 @@ _NOT_THEIRS = ("audit", "tenants")
 
 
 def prepare(db: apsw.Connection, file: Path | None, now: float) -> None:
-    """Make an empty file a control store, and check any other. Raises StoreError, whose text names `file`.
+    """Make an empty file a control store; check any other, and upgrade it in place. Raises StoreError naming `file`.
 
     The tenant `default` always exists: it owns what the configuration names.
     """
@@ -98,6 +101,10 @@ def prepare(db: apsw.Connection, file: Path | None, now: float) -> None:
 
 
 def _fill(db: apsw.Connection, now: float) -> None:
+    # 0: a new file. Another process may have been faster, so this is read under the lock.
+    version = db.pragma("user_version") or SCHEMA_VERSION
+    for table, column in (_ADDED[each] for each in range(version + 1, SCHEMA_VERSION + 1)):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
     for schema in SCHEMAS:  # another process may have been faster: none of these fails then
         rows(db, schema)
     db.execute("INSERT INTO meta VALUES ('generation', 0) ON CONFLICT DO NOTHING")
@@ -113,7 +120,7 @@ def check(db: apsw.Connection, file: Path | None) -> None:
     if db.pragma("application_id") != APPLICATION_ID:
         raise StoreError(f"{file} is another program's SQLite database, not a control store; correct [tenants] store")
     version = db.pragma("user_version")
-    if version != SCHEMA_VERSION:
+    if not 1 <= version <= SCHEMA_VERSION:
         raise StoreError(
             f"the control store at {file} was written by another version (schema {version}, this one knows "
             f"{SCHEMA_VERSION}); use that version"

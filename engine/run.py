@@ -18,6 +18,7 @@ from engine.egress.redaction import Redactor
 from engine.egress.secrets import References
 from engine.errors import LimitUse
 from engine.tenant import BoundLimits, Tenant
+from knowledge.access import Reader
 from sandbox.wire.outcome import Outcome
 
 
@@ -70,7 +71,8 @@ class Authority:
 
     `hosts` are the rules of `allow_hosts`; `env` are names of environment variables; `folder` is the script's own,
     whose files it may read; `tools` it may call; `secrets` are names of its tenant's secrets, None: all of them; `kv`
-    is the space of its keys, None: it may have none.
+    is the space of its keys, None: it may have none. Of its tenant's documents, it may read those of `sources` (None:
+    of all) that have no labels, or one of `labels`.
     """
 
     hosts: tuple[str, ...] = ()
@@ -79,6 +81,8 @@ class Authority:
     tools: tuple[str, ...] = ()
     secrets: frozenset[str] | None = frozenset()
     kv: str | None = None
+    sources: tuple[str, ...] | None = None
+    labels: frozenset[str] = frozenset()
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +116,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """Its name in usage and logs: NAME, and for a published script NAME@VERSION. Names have no `@`."""
         return f"{self.name}@{self.version}" if self.version else self.name
+
+    @property
+    def reader(self) -> Reader:
+        """Which documents it may read: of those that its caller may, the ones that it is granted."""
+        return self.tenant.reader.within(self.authority.labels, self.authority.sources)
 
     def __repr__(self) -> str:  # `masked` and `config` hold values that no log may show
         return f"<RunRequest {self.root}:{self.name} of {self.tenant.id}>"

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from knowledge.access import EVERYTHING, Reader
 from sandbox.wire.limits import SPECS, Limits, limits_of
 
 LimitSource = Literal["script", "tenant", "engine"]
@@ -16,7 +17,7 @@ class Tenant:
     """An isolated user of the engine. `weight` is its share in the fair pick; `ceilings` bound its runs' limits.
 
     `quotas` bound all its runs together, by the names of `[tenants.quota]`, whose values are the defaults. `key` is the
-    id of the API key that the request came with, if any.
+    id of the API key that the request came with, if any. `reader` says which documents the request may read.
     """
 
     id: str
@@ -24,6 +25,7 @@ class Tenant:
     ceilings: Mapping[str, float] = field(default_factory=dict)
     quotas: Mapping[str, float] = field(default_factory=dict)
     key: str | None = None
+    reader: Reader = EVERYTHING
 
 
 DEFAULT_TENANT = Tenant("default")

@@ -5,6 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from knowledge.access import Reader
+
 Mode = Literal["keyword", "semantic", "hybrid"]
 MODES: tuple[Mode, ...] = ("keyword", "semantic", "hybrid")
 
@@ -181,41 +183,49 @@ class SourceInfo:
 
 
 class Store(Protocol):
-    """The reading half, which the engine serves. Every method raises StoreError when the store cannot answer."""
+    """The reading half, which the engine serves. Every method raises StoreError when the store cannot answer.
 
-    async def search(self, query: SearchQuery) -> SearchAnswer:
+    Every answer is that of a store with only the documents that its `reader` may read.
+    """
+
+    async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         """Find documents. Raises EmbeddingsDisabled for `semantic` without an embedder."""
         ...
 
-    async def get(self, document_id: str) -> Document | None:
+    async def get(self, document_id: str, reader: Reader) -> Document | None:
         """The document, or None when there is none of that id."""
         ...
 
-    async def sources(self) -> tuple[SourceInfo, ...]:
-        """Every source with documents or configuration, sorted by label."""
+    async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
+        """Every source with documents or configuration, sorted by label.
+
+        Without the sources that have documents of which none may be read, and those whose labels the reader lacks.
+        """
         ...
 
 
 class BrowsableStore(Store, Protocol):
     """What front ends also read: lists, titles, changes. Every method raises StoreError as `Store` does."""
 
-    async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
+    async def documents(
+        self, reader: Reader, *, after: tuple[str, str] | None = None, limit: int
+    ) -> tuple[Listed, ...]:
         """Documents by source label, then source_id: the first `limit`, or those after a pair of the two."""
         ...
 
-    async def titled(self, source: str, title: str, *, limit: int) -> tuple[str, ...]:
+    async def titled(self, source: str, title: str, reader: Reader, *, limit: int) -> tuple[str, ...]:
         """The ids of the documents of one source label that have exactly this title, sorted."""
         ...
 
-    async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
+    async def titles(self, text: str, source: str | None, reader: Reader, *, limit: int) -> tuple[str, ...]:
         """Titles with all words of `text`, each a prefix, sorted; without words, any. `source` as in `SearchQuery`."""
         ...
 
-    async def revision(self) -> int:
-        """A number that changes when documents may have changed, in this process or another one."""
+    async def revision(self, reader: Reader) -> int:
+        """A number that changes when documents have changed, in this process or another one."""
         ...
 
-    async def digests(self, ids: Sequence[str]) -> dict[str, str]:
+    async def digests(self, ids: Sequence[str], reader: Reader) -> dict[str, str]:
         """A hash of each of these documents, by id; unknown ids are left out."""
         ...
 
@@ -225,7 +235,8 @@ class NewDocument:
     """One document to write. Times are in the store's form (`times.canonical_time`); `metadata` must be JSON-able.
 
     `version` is the connector's cheap mark for "the same as last time", empty when it cannot be trusted; `digest` is a
-    hash of everything that is stored. `pages` are the places in `body` where its pages begin.
+    hash of everything that is stored. `pages` are the places in `body` where its pages begin. `access` are the labels
+    that the item came with; without any, it has those that the configuration gives it.
     """
 
     source_id: str
@@ -241,6 +252,7 @@ class NewDocument:
     content_type: str = "text/plain"
     metadata: Mapping[str, Any] = field(default_factory=dict)
     pages: Sequence[int] = ()
+    access: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

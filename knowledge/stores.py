@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import trio
 
+from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
 from knowledge.sqlite.reading import size_on_disk
 from knowledge.sqlite.store import SqliteStore, open_empty_store, open_store
 from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, SearchQuery, SourceInfo
@@ -32,6 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _BESIDE = ("-wal", "-shm", "-journal")
 
 Configured = Callable[[str], Mapping[str, str | None]]
+AccessOf = Callable[[str], SourceAccess]
 
 
 def cache_path(path: Path) -> Path:
@@ -98,12 +100,12 @@ class Stores:
 
     def __init__(
         self, always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], empty: SqliteStore,
-        configured: Configured, language: str | None,
+        configured: Configured, access: AccessOf, language: str | None,
     ) -> None:  # fmt: skip
         self._always = always
         self._path_of = path_of
         self._empty = empty
-        self._configured = configured
+        self._configured, self._access = configured, access
         self._language = language
         # Invariant: at most MAX_OPEN entries, the most recently used at the end. A retired store is not among them; its
         # last user closes it.
@@ -135,22 +137,18 @@ class Stores:
         identity = _identity(path)
         if identity is None:
             await self._retire(tenant)
-            yield self._empty.with_sources(self._configured(tenant)), 0
+            yield self._empty.with_sources(self._configured(tenant), self._access(tenant)), 0
             return
         held = await self._held(tenant, identity)
         held.users += 1
         try:
             async with held.opening:
                 if held.store is None:
-                    held.store = await held.stack.enter_async_context(
-                        open_store(
-                            path,
-                            readonly=True,
-                            readers=1,
-                            configured=self._configured(tenant),
-                            language=self._language,
-                        )
-                    )
+                    opening = open_store(
+                        path, readonly=True, readers=1, configured=self._configured(tenant),
+                        access=self._access(tenant), language=self._language,
+                    )  # fmt: skip
+                    held.store = await held.stack.enter_async_context(opening)
                     held.generation = next(self._generations)
             yield held.store, held.generation
         finally:
@@ -232,46 +230,52 @@ class _TenantStore:
         async with self._stores.borrowed(self._tenant) as (store, _):
             return await question(store)
 
-    async def search(self, query: SearchQuery) -> SearchAnswer:
-        return await self._ask(lambda store: store.search(query))
+    async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
+        return await self._ask(lambda store: store.search(query, reader))
 
-    async def get(self, document_id: str) -> Document | None:
-        return await self._ask(lambda store: store.get(document_id))
+    async def get(self, document_id: str, reader: Reader) -> Document | None:
+        return await self._ask(lambda store: store.get(document_id, reader))
 
-    async def sources(self) -> tuple[SourceInfo, ...]:
-        return await self._ask(lambda store: store.sources())
+    async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
+        return await self._ask(lambda store: store.sources(reader))
 
-    async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
-        return await self._ask(lambda store: store.documents(after=after, limit=limit))
+    async def documents(
+        self, reader: Reader, *, after: tuple[str, str] | None = None, limit: int
+    ) -> tuple[Listed, ...]:
+        return await self._ask(lambda store: store.documents(reader, after=after, limit=limit))
 
-    async def titled(self, source: str, title: str, *, limit: int) -> tuple[str, ...]:
-        return await self._ask(lambda store: store.titled(source, title, limit=limit))
+    async def titled(self, source: str, title: str, reader: Reader, *, limit: int) -> tuple[str, ...]:
+        return await self._ask(lambda store: store.titled(source, title, reader, limit=limit))
 
-    async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
-        return await self._ask(lambda store: store.titles(text, source, limit=limit))
+    async def titles(self, text: str, source: str | None, reader: Reader, *, limit: int) -> tuple[str, ...]:
+        return await self._ask(lambda store: store.titles(text, source, reader, limit=limit))
 
-    async def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        return await self._ask(lambda store: store.digests(ids))
+    async def digests(self, ids: Sequence[str], reader: Reader) -> dict[str, str]:
+        return await self._ask(lambda store: store.digests(ids, reader))
 
-    async def revision(self) -> int:
-        """As the store's. Numbers of two connections cannot be compared, so each opening has numbers of its own."""
+    async def revision(self, reader: Reader) -> int:
+        """As the store's. A file may have been replaced by another one, so each opening has numbers of its own."""
         async with self._stores.borrowed(self._tenant) as (store, generation):
-            return generation << 32 | await store.revision()
+            return generation << 48 | await store.revision(reader)
 
 
 @asynccontextmanager
 async def open_stores(
-    always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], configured: Configured,
+    always: Mapping[str, BrowsableStore],
+    path_of: Callable[[str], Path],
+    configured: Configured,
+    access: AccessOf = lambda tenant: NOTHING_KNOWN,
     language: str | None = None,
-) -> AsyncIterator[Stores]:  # fmt: skip
+) -> AsyncIterator[Stores]:
     """The stores of all tenants. `always` holds stores that are open already; `path_of` returns the file of any other.
 
-    `configured` returns, for a tenant, the argument of that name of `open_store`; `language` is that of all.
+    `configured` and `access` return, for a tenant, the arguments of these names of `open_store`;
+    `language` is that of all.
     """
     async with open_empty_store() as empty:
         try:
             async with trio.open_nursery() as nursery:
-                stores = Stores(always, path_of, empty, configured, language)
+                stores = Stores(always, path_of, empty, configured, access, language)
                 nursery.start_soon(stores.close_idle)
                 try:
                     yield stores

@@ -384,6 +384,7 @@ class _Sync:
             content_type=item.content_type,
             metadata=item.metadata,
             pages=item.pages,
+            access=item.access,
         )
 
     def hide(self, entry: Skipped) -> None:
@@ -461,7 +462,7 @@ def _within(moment: str | None, window: tuple[str | None, str | None]) -> bool:
 
 def _digest(source_id: str, item: Item, chunking_bounds: str) -> str:
     """A hash of all that is stored of an item. Raises TypeError or ValueError for metadata that is not JSON-able."""
-    values = (
+    values: tuple[object, ...] = (
         source_id,
         item.body,
         item.title,
@@ -474,5 +475,7 @@ def _digest(source_id: str, item: Item, chunking_bounds: str) -> str:
         chunking_bounds,
         *([item.pages] if item.pages else []),
     )
+    if item.access:  # only then: digests made before items had labels stay true
+        values = (*values, sorted(item.access))
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,5 +1,6 @@
 """`context.call_tool`: a script calls a tool of its own list, by the same path as every other caller."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ def functions(registry: Registry) -> tuple[HostFunction, ...]:
         offered = registry.tool(request.tenant.id, name, request.tenant.key)
         if offered is None:
             raise CallRefused(f"no tool registered with name: {name[:128]}")
-        call = Call(request.tenant, context.hearers.of_nested(), inside=context)
+        call = Call(replace(request.tenant, reader=request.reader), context.hearers.of_nested(), inside=context)
         try:
             return (await offered.call(arguments.params, call)).value
         except Problem as problem:

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
@@ -231,7 +231,8 @@ class PythonCode:
         if within_s < math.inf:
             limits = {**limits, "timeout_s": min(within_s, limits.get("timeout_s", within_s))}
         bound = self.engine.limits_for(limits, call.tenant)
-        run = _PythonRun(self, call, tools, bound)
+        reader = call.tenant.reader.within(self.entry.labels, self.entry.sources)
+        run = _PythonRun(self, replace(call, tenant=replace(call.tenant, reader=reader)), tools, bound)
         value, failure, late = None, None, False
         try:
             with trio.CancelScope(deadline=trio.current_time() + bound["timeout_s"]) as scope:

@@ -48,6 +48,8 @@ class LuaScript:
             tools=tools,
             secrets=self.secrets,
             kv=f"{self.root}:{self.name}" if self.entry.kv else None,
+            sources=self.entry.sources,
+            labels=frozenset(self.entry.labels),
         )
 
     async def run(

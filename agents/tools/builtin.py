@@ -11,6 +11,7 @@ from agents.documents import answered
 from agents.tool import Called, ToolInfo
 from engine.bridge import knowledge
 from engine.errors import Code, Problem
+from knowledge.access import Reader
 from knowledge.store import DEFAULT_PASSAGE_TOKENS, MAX_PASSAGE_TOKENS, MAX_PASSAGES, MODES, EmbeddingsDisabled, Store
 
 T = TypeVar("T")
@@ -158,17 +159,17 @@ class BuiltinTool:
 
     info: ToolInfo
     _store_of: Callable[[str], Store]
-    _answer: Callable[[Store, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    _answer: Callable[[Store, Mapping[str, Any], Reader], Awaitable[dict[str, Any]]]
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store)."""
-        return Called(await self._answer(self._store_of(call.tenant.id), params))
+        return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
 
 
 def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[BuiltinTool, ...]:
     """The three tools. `store_of` returns the store of a tenant; `default_limit` is `retrieval.final_limit`."""
 
-    async def search(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def search(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if not params["query"].strip():
             raise Problem(Code.BAD_REQUEST, "search: query must not be empty")
         arguments = msgspec.convert({k: v for k, v in params.items() if v is not None}, knowledge.SearchArguments)
@@ -176,16 +177,16 @@ def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tu
             query = knowledge.search_query(arguments, default_limit)
         except ValueError as error:
             raise Problem(Code.BAD_REQUEST, f"search: {error}") from None
-        answer = await _answered(store.search(query))
+        answer = await _answered(store.search(query, reader))
         shown: dict[str, Any] = {"results": [knowledge.hit_as_json(hit) for hit in answer.hits]}
         if warnings := (*knowledge.limit_warnings(arguments), *answer.warnings):
             shown["warnings"] = list(warnings)
         return shown
 
-    async def get(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def get(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if not params["id"].strip():
             raise Problem(Code.BAD_REQUEST, "get: id must not be empty")
-        document = await _answered(store.get(params["id"]))
+        document = await _answered(store.get(params["id"], reader))
         if document is None:
             raise Problem(Code.NOT_FOUND, f"get: document not found: {params['id'][:128]}")
         try:
@@ -193,8 +194,9 @@ def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tu
         except ValueError as error:
             raise Problem(Code.BAD_REQUEST, f"get: {error}") from None
 
-    async def sources(store: Store, params: Mapping[str, Any]) -> dict[str, Any]:
-        return {"sources": [knowledge.source_as_json(source) for source in await _answered(store.sources())]}
+    async def sources(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+        found = await _answered(store.sources(reader))
+        return {"sources": [knowledge.source_as_json(source) for source in found]}
 
     answers = ((SEARCH, search), (GET, get), (SOURCES, sources))
     return tuple(BuiltinTool(info, store_of, answer) for info, answer in answers)

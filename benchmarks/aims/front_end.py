@@ -22,6 +22,7 @@ from benchmarks.aims.harness import Server, cpu_s, in_flight, on_cores, place, s
 from benchmarks.aims.job import AGENT, DOCUMENT
 from benchmarks.targets import documents
 from benchmarks.targets.client import Client
+from knowledge.access import EVERYTHING
 from knowledge.chunking import split
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery
@@ -71,7 +72,7 @@ async def fill(folder: Path) -> tuple[Path, bytes]:
     async with open_store(store_path, create=True, configured={}) as store:
         for batch in (*documents.batches(), Batch(source=label, upserts=[document])):
             await store.apply(batch)
-        found = await store.search(SearchQuery(query="deployed", source=label))
+        found = await store.search(SearchQuery(query="deployed", source=label), EVERYTHING)
     return config, json.dumps({"id": found.hits[0].id}).encode()
 
 

@@ -9,6 +9,7 @@ from engine.config import Config, LimitsConfig, SandboxConfig
 from engine.engine import Engine, open_engine
 from engine.run import RunRequest, Script
 from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.access import Reader
 from knowledge.store import Chunk, Document, SearchAnswer, SearchQuery, SourceInfo
 
 Run = Callable[[], Awaitable[Any]]
@@ -44,13 +45,13 @@ end
 class OneDocument:
     """A store in memory."""
 
-    async def search(self, query: SearchQuery) -> SearchAnswer:
+    async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         raise NotImplementedError
 
-    async def get(self, document_id: str) -> Document | None:
+    async def get(self, document_id: str, reader: Reader) -> Document | None:
         return DOCUMENT if document_id == DOCUMENT.id else None
 
-    async def sources(self) -> tuple[SourceInfo, ...]:
+    async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
         raise NotImplementedError
 
 

@@ -18,6 +18,7 @@ from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.engine import SandboxUnavailable
 from engine.tenant import DEFAULT_TENANT
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
 from server.oauth.tokens import open_tokens
@@ -98,7 +99,7 @@ async def _check_store(report: _Report, config: Config) -> None:
         return
     try:
         async with open_store(path, readonly=True) as store:
-            stats = await store.stats()
+            stats = await store.stats(EVERYTHING)
     except StoreError as error:
         report.store |= {"ok": False, "message": str(error)}
         report.worsen(UNUSABLE)

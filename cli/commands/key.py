@@ -23,6 +23,9 @@ async def create(
     expires: Annotated[
         str | None, Parameter(help="When it expires: a period (30d, 12h), a date or a time. Default: never.")
     ] = None,
+    labels: Annotated[
+        str, Parameter(help="Its labels, separated by commas: it reads documents that have one of them, or none.")
+    ] = "",
     config: ConfigPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,8 +34,9 @@ async def create(
         record, key = await control.keys.create(
             tenant,
             actor=ACTOR,
-            scopes=[scope.strip() for scope in scopes.split(",") if scope.strip()],
+            scopes=_split(scopes),
             expires_at=None if expires is None else expiry(expires, time.time()),
+            labels=_split(labels),
         )
     warn_if_off(loaded)
     if as_json:
@@ -40,6 +44,10 @@ async def create(
         return
     say(key)
     note(f"id {record.id}, for tenant {tenant}, expires: {when(record.expires_at, 'never')}; it is not shown again")
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 @app.command(name="list")
@@ -57,13 +65,14 @@ async def list_keys(tenant: str, /, *, config: ConfigPath = None, as_json: AsJso
                 record.id,
                 f"{record.prefix}…",
                 ",".join(record.as_json()["scopes"]),
+                ",".join(sorted(record.labels)),
                 when(record.created_at),
                 when(record.expires_at, "never"),
                 "revoked" if record.revoked_at else "expired" if ended(record.expires_at, now) else "good",
             )
             for record in found
         ),
-        heading=("ID", "KEY", "SCOPES", "CREATED", "EXPIRES", "STATE"),
+        heading=("ID", "KEY", "SCOPES", "LABELS", "CREATED", "EXPIRES", "STATE"),
         indent="",
     )
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from agents.sources import access_of
 from cli.control import tenant_of
-from cli.options import AsJson, ConfigPath, TenantName, load, shown
+from cli.options import AsJson, AsLabels, ConfigPath, TenantName, load, reader_of, shown
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
 from engine.bridge.knowledge import SearchArguments, document_as_json, hit_as_json, search_query
 from engine.config import LoadedConfig
@@ -27,8 +28,9 @@ async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple[LoadedC
     """The configuration and the tenant's store, open for reading."""
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
-    configured = loaded.config.connectors.problems(who.id)
-    async with open_store(store_path(loaded.config.db.path, who.id), readonly=True, configured=configured) as store:
+    configured, access = loaded.config.connectors.problems(who.id), access_of(loaded.config, who)
+    path = store_path(loaded.config.db.path, who.id)
+    async with open_store(path, readonly=True, configured=configured, access=access) as store:
         yield loaded, store
 
 
@@ -48,6 +50,7 @@ async def search(
     explain: Annotated[bool, Parameter(help="Show how results were found and scored.", negative=())] = False,
     config: ConfigPath = None,
     as_json: AsJson = False,
+    as_labels: AsLabels = None,
     tenant: TenantName = "default",
 ) -> None:
     """Search the knowledge base."""
@@ -60,8 +63,9 @@ async def search(
         wanted = search_query(given, 1)
     except ValueError as error:
         raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
+    reader = reader_of(as_labels)
     async with reading(config, tenant) as (loaded, store):
-        answer = await store.search(replace(wanted, limit=limit or loaded.config.retrieval.final_limit))
+        answer = await store.search(replace(wanted, limit=limit or loaded.config.retrieval.final_limit), reader)
     if as_json:
         body: dict[str, Any] = {"results": [hit_as_json(hit) for hit in answer.hits]}
         say_json(body | ({"warnings": list(answer.warnings)} if answer.warnings else {}))
@@ -110,11 +114,13 @@ async def get(
     lines: Annotated[str | None, Parameter(help="Only these lines of the body: 12-40, 12- or 12.")] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
+    as_labels: AsLabels = None,
     tenant: TenantName = "default",
 ) -> None:
     """Print one document."""
+    reader = reader_of(as_labels)
     async with reading(config, tenant) as (_, store):
-        document = await store.get(document_id)
+        document = await store.get(document_id, reader)
     if document is None:
         raise Exit(FAILED, f"document not found: {document_id}")
     try:
@@ -137,10 +143,17 @@ async def get(
         say(f"[{chunk['index']}] {one_line(chunk['text'])}")
 
 
-async def sources(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
+async def sources(
+    *,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    as_labels: AsLabels = None,
+    tenant: TenantName = "default",
+) -> None:
     """List the sources, configured or with documents."""
+    reader = reader_of(as_labels)
     async with reading(config, tenant) as (_, store):
-        found = await store.sources()
+        found = await store.sources(reader)
     if as_json:
         say_json({"sources": [asdict(source) for source in found]})
     elif not found:
@@ -170,10 +183,17 @@ def _status(source: SourceInfo) -> str:
     return "OK" if source.healthy else "FAILED"
 
 
-async def stats(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> None:
+async def stats(
+    *,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    as_labels: AsLabels = None,
+    tenant: TenantName = "default",
+) -> None:
     """Print the size of the store."""
+    reader = reader_of(as_labels)
     async with reading(config, tenant) as (loaded, store):
-        found = await store.stats()
+        found = await store.stats(reader)
     database = shown(store_path(loaded.config.db.path, tenant))
     if as_json:
         say_json({"database": database, **asdict(found)})
@@ -204,11 +224,13 @@ async def export(
         Path | None, Parameter(name=("--output", "-o"), help="Write to this file, not to standard output.", negative=())
     ] = None,
     config: ConfigPath = None,
+    as_labels: AsLabels = None,
     tenant: TenantName = "default",
 ) -> None:
     """Print every document and chunk as JSON."""
+    reader = reader_of(as_labels)
     async with reading(config, tenant) as (_, store):
-        everything = await store.export()
+        everything = await store.export(reader)
     if output is None or str(output) == "-":
         say_json(everything)
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import trio
 from cyclopts import Parameter
 
-from agents.sources import connector
+from agents.sources import access_of, connector
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet_logs, say, say_json, warn
@@ -20,6 +20,7 @@ from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.extraction import open_extractor
 from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Source
 from knowledge.extraction import Extractor
 from knowledge.sqlite.store import SqliteStore, open_store
@@ -140,8 +141,10 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
     labels = [label for label in loaded.config.connectors.labels() if label.startswith("filesystem:")]
     if not labels:
         return
-    async with open_store(loaded.config.db.path, create=True, language=loaded.config.retrieval.language) as store:
-        if (await store.stats()).documents:
+    config = loaded.config
+    opening = open_store(config.db.path, create=True, access=access_of(config), language=config.retrieval.language)
+    async with opening as store:
+        if (await store.stats(EVERYTHING)).documents:
             return
         async with _sources(loaded, labels, DEFAULT_TENANT) as sources:
             for label, source in sources.items():
@@ -156,17 +159,24 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
 @asynccontextmanager
 async def _writing(loaded: LoadedConfig, who: Tenant, dry_run: bool) -> AsyncIterator[SqliteStore]:
     path = store_path(loaded.config.db.path, who.id)
-    configured = loaded.config.connectors.problems(who.id)
+    configured, access = loaded.config.connectors.problems(who.id), access_of(loaded.config, who)
     if dry_run and not path.exists():
         # A dry run creates nothing: without a store, it compares with an empty temporary one.
         with tempfile.TemporaryDirectory() as folder:
-            async with open_store(Path(folder) / "empty.sqlite", create=True, configured=configured) as store:
+            empty = Path(folder) / "empty.sqlite"
+            async with open_store(empty, create=True, configured=configured, access=access) as store:
                 yield store
         return
     room = await _room(loaded, who)
     language = None if dry_run else loaded.config.retrieval.language
     async with open_store(
-        path, create=not dry_run, readonly=dry_run, configured=configured, max_bytes=room, language=language
+        path,
+        create=not dry_run,
+        readonly=dry_run,
+        configured=configured,
+        access=access,
+        max_bytes=room,
+        language=language,
     ) as store:
         yield store
 

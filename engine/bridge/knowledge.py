@@ -73,7 +73,8 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
         if not arguments.query.strip():
             return []
         try:
-            answer = await store_of(context.request.tenant.id).search(search_query(arguments, default_limit))
+            request, query = context.request, search_query(arguments, default_limit)
+            answer = await store_of(request.tenant.id).search(query, request.reader)
         except (ValueError, EmbeddingsDisabled, StoreError) as error:
             raise CallRefused(str(error)) from None
         for warning in (*limit_warnings(arguments), *answer.warnings):
@@ -82,7 +83,8 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
 
     async def get(context: HostContext, arguments: GetArguments) -> dict[str, Any]:
         try:
-            document = await store_of(context.request.tenant.id).get(arguments.id)
+            request = context.request
+            document = await store_of(request.tenant.id).get(arguments.id, request.reader)
         except StoreError as error:
             raise CallRefused(str(error)) from None
         if document is None:
@@ -96,11 +98,10 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
 
     async def sources(context: HostContext, arguments: NoArguments) -> list[dict[str, Any]]:
         try:
+            request = context.request
+            found = await store_of(request.tenant.id).sources(request.reader)
             # `name` is what context-harness calls the label.
-            return [
-                {"name": source.source, **_without_nulls(source_as_json(source))}
-                for source in await store_of(context.request.tenant.id).sources()
-            ]
+            return [{"name": source.source, **_without_nulls(source_as_json(source))} for source in found]
         except StoreError as error:
             raise CallRefused(str(error)) from None
 

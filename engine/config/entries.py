@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +13,7 @@ from engine.config.fields import (
     Exposure,
     FilePath,
     HostRules,
+    Labels,
     LimitTable,
     Model,
     Name,
@@ -21,6 +22,7 @@ from engine.config.fields import (
     Text,
 )
 from knowledge import connectors
+from knowledge.access import PUBLIC, Access, Rule
 
 
 class Entry(Protocol):
@@ -52,6 +54,9 @@ def _timeout_as_limit(timeout: float | None, limits: dict[str, float]) -> None:
 _FILLED_IN = ("extra", "unset", "from_environment")
 
 
+# Keys of what can read documents.
+READING = ("sources", "labels")
+
 OwnKeys = Literal["beside", "config", "nowhere"]
 
 
@@ -66,7 +71,8 @@ class CodeEntry(Model):
     @classmethod
     def keys_in(cls, section: str) -> tuple[str, ...]:
         """The engine's keys of an entry in a section of the file. Only agents have `expose`."""
-        keys = [name for name in cls.model_fields if name not in (*_FILLED_IN, "expose")]
+        unknown = READING if section == "connectors" else ()  # a connector cannot search
+        keys = [name for name in cls.model_fields if name not in (*_FILLED_IN, *unknown, "expose")]
         return (*keys, "expose") if section == "agents" else tuple(keys)
 
 
@@ -75,7 +81,8 @@ class ScriptEntry(CodeEntry):
 
     `extra` is the script's own configuration: all other keys, expanded, dates as ISO texts. `unset` is the message
     about a key of `extra` with an unset variable; such an entry fails to load. `from_environment` are the values of
-    variables in `extra`, for redaction. `tools` None means the list that the script declares.
+    variables in `extra`, for redaction. `tools` None means the list that the script declares. It reads documents of
+    `sources` (None: of all), without labels or with one of `labels`.
     """
 
     own_keys: ClassVar[OwnKeys] = "beside"
@@ -88,6 +95,8 @@ class ScriptEntry(CodeEntry):
     kv: bool = False
     tools: Strings | None = None
     tenants: Strings | None = None
+    sources: Strings | None = None
+    labels: Labels = ()
     expose: Exposure = ("prompt",)
     extra: dict[str, Any] = Field(default_factory=dict, repr=False)
     unset: str | None = None
@@ -114,7 +123,8 @@ class PythonEntry(CodeEntry):
 
     It is not confined, so keys that only confinement could enforce (`allow_hosts`, `env`, most limits) are errors here.
     `config` is the class's own configuration, expanded, dates as ISO texts; `unset` and `from_environment` are as in
-    a ScriptEntry. `tools` None means the list that the class declares.
+    a ScriptEntry. `tools` None means the list that the class declares. `sources` and `labels` are as in a ScriptEntry,
+    for what it reads through its context.
     """
 
     own_keys = "config"
@@ -124,6 +134,8 @@ class PythonEntry(CodeEntry):
     limits: LimitTable = Field(default_factory=dict)
     tools: Strings | None = None
     tenants: Strings | None = None
+    sources: Strings | None = None
+    labels: Labels = ()
     expose: Exposure = ("prompt",)
     config: dict[str, Any] = Field(default_factory=dict, repr=False)
     unset: str | None = None
@@ -157,7 +169,34 @@ class InlineAgent(Model):
     expose: Exposure = ("prompt",)
 
 
-class _Globs(Model):
+class AccessRule(Model):
+    """One of `access_rules`: the labels of the documents whose source_id matches a pattern."""
+
+    glob: Text
+    access: Labels
+
+    @field_validator("glob")
+    @classmethod
+    def _a_pattern(cls, glob: str) -> str:
+        try:
+            Rule(glob, frozenset())
+        except ValueError as error:
+            raise PydanticCustomError("phrase", "{why}", {"why": str(error)}) from None
+        return glob
+
+
+class Labelled(Model):
+    """What every connector has: the labels of its documents."""
+
+    access: Labels = ()
+    access_rules: Annotated[tuple[AccessRule, ...], Field(strict=False)] = ()
+
+    def labels_given(self) -> Access:
+        """The labels that it gives its documents."""
+        return Access.of(self.access, [(rule.glob, rule.access) for rule in self.access_rules])
+
+
+class _Globs(Labelled):
     include_globs: Strings = ("**/*.md", "**/*.txt")
     exclude_globs: Strings = ()
     glob_style: Literal["gitignore", "ctx"] = "gitignore"
@@ -190,10 +229,13 @@ class GitConnector(_Globs):
     ssh_key: FilePath | None = None
 
 
-class ScriptConnector(ScriptEntry):
+class ScriptConnector(ScriptEntry, Labelled):
     """`[connectors.script.NAME]`: the items that a Lua script returns."""
 
     max_extract_bytes: Count = 50_000_000
+
+    def labels_given(self) -> Access:
+        return Access.of(self.access, [(rule.glob, rule.access) for rule in self.access_rules], own=True)
 
 
 class S3Connector(_Globs):
@@ -235,6 +277,15 @@ class Connectors(Model):
     def problems(self, tenant: str = "default") -> dict[str, str | None]:
         """The tenant's labels, each with why it cannot be used, or None. Its store lists them with its sources."""
         return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels(tenant)}
+
+    def access(self, tenant: str = "default") -> dict[str, Access]:
+        """The labels that the tenant's connectors give their documents, by label of the connector."""
+        found: dict[str, Access] = {}
+        for label in self.labels(tenant):
+            kind, _, name = label.partition(":")
+            entry = getattr(self, kind)[name]
+            found[label] = entry.labels_given() if isinstance(entry, Labelled) else PUBLIC
+        return found
 
     def caches(self) -> tuple[Path, ...]:
         """The folders that entries name for what can be fetched again."""

@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from engine.egress.rules import parse_rule
 from engine.names import valid_name
 from engine.quota import QUOTAS
+from knowledge.access import MAX_LABEL_CHARACTERS, MAX_LABELS, check_labels
 from sandbox.wire.layers import NAMES as LAYERS
 from sandbox.wire.limits import SPECS
 
@@ -63,6 +64,17 @@ def _check_host_rule(value: str) -> str:
     return value
 
 
+def _check_label(value: str) -> str:
+    try:
+        check_labels((value,))
+    except ValueError:
+        raise expected(
+            f"a label of 1 to {MAX_LABEL_CHARACTERS} letters, digits, '_', '.', ':' or '-', not beginning with "
+            "'.', ':' or '-'"
+        ) from None
+    return value
+
+
 def _check_layer(value: str) -> str:
     # A misspelt layer would silently be ignored.
     if value not in LAYERS:
@@ -94,6 +106,8 @@ class _Numbers:
 # Relative paths are resolved against the root in the validation context; without one they stay as given.
 FilePath = Annotated[Path, BeforeValidator(_resolve)]
 Text = Annotated[str, Field(min_length=1)]
+Label = Annotated[str, AfterValidator(_check_label)]
+Labels = Annotated[tuple[Label, ...], Field(strict=False, max_length=MAX_LABELS)]
 Strings = Annotated[tuple[Text, ...], Field(strict=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=INT64)]

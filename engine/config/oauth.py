@@ -1,13 +1,15 @@
 """`[tenants.oauth]`: which issuers' tokens open the server beside keys, and what their claims grant. Pure."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from engine.config.fields import HostRules, Model, Name, Strings, Text, expected
+from engine.config.fields import HostRules, Labels, Model, Name, Strings, Text, expected
 from engine.egress.rules import Target, parse_rules, parse_url, refusal
+from knowledge.access import MAX_LABELS, is_label
 
 # Signatures of a public key alone (RFC 7518 section 3.1, RFC 8037): with HMAC the engine could make tokens itself, and
 # `none` proves nothing.
@@ -113,6 +115,8 @@ class IssuerConfig(Model):
     scopes: OAuthScopes = OAuthScopes()
     default_scopes: Annotated[tuple[GrantedScope, ...], Field(strict=False)] = ()
     key_claim: ClaimPath = ("sub",)
+    labels_claim: ClaimPath | None = None
+    labels: dict[Text, Labels] = Field(default_factory=dict)
     algorithms: Annotated[tuple[Algorithm, ...], Field(strict=False)] = ("RS256", "PS256", "ES256", "EdDSA")
     jwks_uri: OAuthUrl | None = None
     allow_hosts: HostRules = ()
@@ -123,12 +127,22 @@ class IssuerConfig(Model):
             raise PydanticCustomError("phrase", "give one of tenant and tenant_claim")
         if self.tenants and self.tenant_claim is None:
             raise PydanticCustomError("phrase", "tenants needs tenant_claim, whose values it maps")
+        if self.labels and self.labels_claim is None:
+            raise PydanticCustomError("phrase", "labels needs labels_claim, whose values it maps")
         if not self.algorithms:
             raise PydanticCustomError("phrase", "algorithms needs at least one algorithm")
         for url in filter(None, (self.issuer, self.jwks_uri)):
             if (refused := refused_host(self, parse_oauth_url(url))) is not None:
                 raise PydanticCustomError("phrase", "{why}", {"why": refused})
         return self
+
+    def labels_of(self, values: Iterable[str]) -> frozenset[str]:
+        """The labels that the values of `labels_claim` name. What names none is left out, and what is too much."""
+        if self.labels:
+            named = {label for value in values for label in self.labels.get(value, ())}
+        else:
+            named = {value for value in values if is_label(value)}
+        return frozenset(sorted(named)[:MAX_LABELS])
 
 
 def refused_host(issuer: IssuerConfig, target: Target) -> str | None:

@@ -1,12 +1,12 @@
 """From TOML's tables to the models' form: extras and inline agents moved to their place, `${VAR}` expanded. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from typing import Any, get_args
 
-from engine.config.entries import Agents, CodeEntry, Connectors, Tools
+from engine.config.entries import READING, Agents, CodeEntry, Connectors, Tools
 from engine.config.errors import Loc, Table, Wrong, as_seen, dotted, unknown_key
 from engine.config.fields import INT64, Model
 from engine.names import nearest
@@ -131,6 +131,8 @@ def _reshape_entry(entry: Any, loc: Loc, model: type[CodeEntry], shape: Shape) -
         return entry
     ours = model.keys_in(str(loc[0]))
     extra = Extra((key, value) for key, value in entry.items() if key not in ours)
+    if model.own_keys == "beside":
+        _share(entry, loc, ours, extra, shape)
     if extra and model.own_keys != "beside":
         raise unknown_key((*loc, next(iter(extra))), list(ours))
     if model.own_keys == "config":
@@ -139,9 +141,25 @@ def _reshape_entry(entry: Any, loc: Loc, model: type[CodeEntry], shape: Shape) -
     shape.origin[(*loc, "extra")] = loc
     for key in extra:
         # The script's own keys may resemble a key of the engine a little; a mistyped key resembles it closely.
-        if (near := nearest(key, list(ours), cutoff=0.75)) is not None and near not in entry:
+        likely = [name for name in ours if name not in READING]
+        if (near := nearest(key, likely, cutoff=0.75)) is not None and near not in entry:
             shape.warnings.append(f"{dotted((*loc, key))}: taken for a key of the script's own; did you mean {near!r}?")
     return {key: value for key, value in entry.items() if key in ours} | {"extra": extra}
+
+
+def _share(entry: dict[str, Any], loc: Loc, ours: Iterable[str], extra: Extra, shape: Shape) -> None:
+    """`sources` and `labels` are likely names of a script's own keys, too: it gets them in any case.
+
+    They are the engine's where they are lists of names.
+    """
+    for key in READING:
+        if key in ours and key in entry:
+            extra[key] = entry[key]
+            if not isinstance(entry[key], list) or not all(isinstance(each, str) for each in entry[key]):
+                del entry[key]
+                shape.warnings.append(
+                    f"{dotted((*loc, key))}: taken for a key of the script's own: it is no list of texts"
+                )
 
 
 def expand_tree(value: Any, loc: Loc, environ: Mapping[str, str], shape: Shape) -> Any:

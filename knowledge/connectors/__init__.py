@@ -60,6 +60,7 @@ class Item:
     """The content of an item. Times are in the store's form; `metadata` must be JSON-able.
 
     `pages` are the places in `body` where the item's pages begin, in order; empty without pages.
+    `access` are its own labels; without any, it has those that the configuration gives it (`knowledge.access`).
     """
 
     body: str
@@ -71,6 +72,7 @@ class Item:
     content_type: str = "text/plain"
     metadata: Mapping[str, Any] = field(default_factory=dict)
     pages: tuple[int, ...] = ()
+    access: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Queries of a store, each in its connection's thread; and the sizes of their answers in the cache."""
 
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 import apsw
 
 from knowledge import globs, ranking, times
+from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
 from knowledge.sqlite import indexing
+from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import (
     DOCUMENT_URI,
@@ -79,7 +82,7 @@ SELECT chunk FROM (
 _GET = """
 SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.author, d.created_at, d.updated_at,
     d.content_type, d.body, d.metadata
-FROM documents d JOIN sources s ON s.n = d.source WHERE d.id = ?
+FROM documents d JOIN sources s ON s.n = d.source WHERE d.id = :id AND ({seen})
 """
 
 _CHUNKS = """
@@ -88,15 +91,16 @@ WHERE c.chunk BETWEEN ? AND ? ORDER BY c.chunk
 """
 
 _SOURCES = """
-SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error, y.skipped, y.skipped_count
-FROM sources s LEFT JOIN documents d ON d.source = s.n LEFT JOIN syncs y ON y.source = s.n GROUP BY s.n
+SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error, y.skipped, y.skipped_count,
+    EXISTS (SELECT 1 FROM documents o WHERE o.source = s.n)
+FROM sources s LEFT JOIN documents d ON d.source = s.n AND ({seen}) LEFT JOIN syncs y ON y.source = s.n GROUP BY s.n
 """
 
 # Not as a comparison of rows, which would not use the index of labels.
 _LIST = """
 SELECT d.id, s.label, d.source_id, d.title, d.updated_at, d.content_type, octet_length(d.body)
 FROM sources s JOIN documents d ON d.source = s.n
-WHERE s.label >= :label AND (s.label > :label OR d.source_id > :source_id)
+WHERE s.label >= :label AND (s.label > :label OR d.source_id > :source_id) AND ({seen})
 ORDER BY s.label, d.source_id LIMIT :limit
 """
 
@@ -104,17 +108,19 @@ ORDER BY s.label, d.source_id LIMIT :limit
 _WORDED = f"d.n IN (SELECT rowid >> {CHUNK_BITS} FROM words WHERE words MATCH :match)"
 _TITLED = """
 SELECT d.id FROM documents d JOIN sources s ON s.n = d.source
-WHERE ({worded} OR d.chunk_count = 0) AND s.label = :source AND d.title = :title ORDER BY d.id LIMIT :limit
+WHERE ({worded} OR d.chunk_count = 0) AND s.label = :source AND d.title = :title AND ({seen})
+ORDER BY d.id LIMIT :limit
 """
 
 # Sorted only where words narrow the choice: without any, the first titles found will do, and need no scan.
 _ANY_TITLES = """
 SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
-WHERE d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type)) LIMIT :limit
+WHERE d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type)) AND ({seen}) LIMIT :limit
 """
 _TITLES = f"""
 SELECT DISTINCT d.title FROM documents d JOIN sources s ON s.n = d.source
 WHERE {_WORDED} AND d.title <> '' AND (:source IS NULL OR :source IN (s.label, s.name, s.type))
+    AND ({{seen}})
 ORDER BY d.title LIMIT :limit
 """
 
@@ -126,14 +132,6 @@ def is_text(value: str | None) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition on a document `d` of a source `s`, in SQL, with the values that it names."""
-
-    sql: str
-    values: Mapping[str, Any]
 
 
 def conditions(query: SearchQuery) -> tuple[Condition, ...]:
@@ -181,7 +179,7 @@ def _ranked(
     """The best documents in the order of hits, each with its row of `_FOUND`."""
     bindings: dict[str, Any] = {"any": match.any}
     for each in conditions:
-        bindings |= each.values
+        bindings |= each.bindings
     bindings |= {f"term{index}": term for index, term in enumerate(match.required)}
     sql, most = _search_sql(match, conditions), limit + _SPARE
     while True:
@@ -275,10 +273,10 @@ class CachedDocument:
         return Document(**self.fields, metadata=json.loads(self.metadata))
 
 
-def get(db: apsw.Connection, document_id: str) -> CachedDocument | None:
+def get(db: apsw.Connection, document_id: str, seen: Condition) -> CachedDocument | None:
     """One document with its chunks."""
     with db:  # one snapshot: a document and its chunks are of the same version
-        found = rows(db, _GET, (document_id,))
+        found = rows(db, _GET.format(seen=seen.sql), {"id": document_id, **seen.bindings})
         if not found:
             return None
         n, *values, metadata = found[0]
@@ -293,36 +291,50 @@ def get(db: apsw.Connection, document_id: str) -> CachedDocument | None:
     return CachedDocument(fields, metadata)
 
 
-def sources(db: apsw.Connection) -> tuple[tuple[Any, ...], ...]:
+def sources(db: apsw.Connection, seen: Condition) -> tuple[tuple[Any, ...], ...]:
     """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
-    many.
+    many; and whether it has any documents, counted or not.
     """
-    return tuple(rows(db, _SOURCES))
+    return tuple(rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings)))
 
 
-def listed(db: apsw.Connection, after: tuple[str, str], limit: int) -> tuple[Listed, ...]:
+def listed(db: apsw.Connection, after: tuple[str, str], limit: int, seen: Condition) -> tuple[Listed, ...]:
     """Documents by source label, then source_id: the first ones after that pair."""
-    bindings = {"label": after[0], "source_id": after[1], "limit": limit}
+    bindings = {"label": after[0], "source_id": after[1], "limit": limit, **seen.bindings}
     names = ("id", "source", "source_id", "title", "updated_at", "content_type", "size")
-    return tuple(Listed(**dict(zip(names, row, strict=True))) for row in rows(db, _LIST, bindings))
+    sql = _LIST.format(seen=seen.sql)
+    return tuple(Listed(**dict(zip(names, row, strict=True))) for row in rows(db, sql, bindings))
 
 
-def titled(db: apsw.Connection, source: str, title: str, match: str | None, limit: int) -> tuple[str, ...]:
+def titled(
+    db: apsw.Connection, source: str, title: str, match: str | None, limit: int, seen: Condition
+) -> tuple[str, ...]:
     """The ids of documents of a source label with exactly this title, whose words `match` finds."""
-    bindings = {"match": match, "source": source, "title": title, "limit": limit}
-    return tuple(row[0] for row in rows(db, _TITLED.format(worded=_WORDED if match else "1"), bindings))
+    bindings = {"match": match, "source": source, "title": title, "limit": limit, **seen.bindings}
+    sql = _TITLED.format(worded=_WORDED if match else "1", seen=seen.sql)
+    return tuple(row[0] for row in rows(db, sql, bindings))
 
 
-def titles(db: apsw.Connection, match: str | None, source: str | None, limit: int) -> tuple[str, ...]:
+def titles(db: apsw.Connection, match: str | None, source: str | None, limit: int, seen: Condition) -> tuple[str, ...]:
     """Titles whose words `match` finds, or any."""
-    found = rows(db, _TITLES if match else _ANY_TITLES, {"match": match, "source": source, "limit": limit})
-    return tuple(sorted(row[0] for row in found))
+    sql = (_TITLES if match else _ANY_TITLES).format(seen=seen.sql)
+    bindings = {"match": match, "source": source, "limit": limit, **seen.bindings}
+    return tuple(sorted(row[0] for row in rows(db, sql, bindings)))
 
 
-def digests(db: apsw.Connection, ids: list[str]) -> dict[str, str]:
+def digests(db: apsw.Connection, ids: list[str], seen: Condition) -> dict[str, str]:
     """The hash of each of these documents that exists, by id."""
-    sql = "SELECT id, digest FROM documents WHERE id IN (SELECT value FROM json_each(?))"
-    return dict(rows(db, sql, (json.dumps(ids),)))
+    sql = f"""
+        SELECT d.id, d.digest FROM documents d JOIN sources s ON s.n = d.source
+        WHERE d.id IN (SELECT value FROM json_each(:ids)) AND ({seen.sql})
+    """
+    return dict(rows(db, sql, {"ids": json.dumps(ids), **seen.bindings}))
+
+
+def revision(db: apsw.Connection, reader: Reader, configured: SourceAccess) -> int:
+    """A number that changes with the documents that the reader sees."""
+    text = repr(changes(db, reader, configured))
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:6])
 
 
 def stored(db: apsw.Connection, source: str) -> dict[str, Stored]:
@@ -337,21 +349,25 @@ def checkpoint(db: apsw.Connection, source: str) -> str | None:
     return found[0][0] if found else None
 
 
-def export(db: apsw.Connection) -> dict[str, Any]:
+def export(db: apsw.Connection, seen: Condition) -> dict[str, Any]:
     """As `SqliteStore.export`."""
     keys = ("id", "source", "source_id", "source_url", "title", "updated_at", "body")
-    sql = """
+    sql = f"""
         SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.updated_at, d.body
-        FROM documents d JOIN sources s ON s.n = d.source ORDER BY d.source_id, s.label
+        FROM documents d JOIN sources s ON s.n = d.source WHERE {seen.sql} ORDER BY d.source_id, s.label
     """
     with db:
-        found = rows(db, sql)
+        found = rows(db, sql, dict(seen.bindings))
         texts = rows(db, "SELECT chunk, text FROM chunks")
     ids = {row[0]: row[1] for row in found}
     documents = [dict(zip(keys, row[1:], strict=True)) for row in found]
     for document in documents:
         document["updated_at"] = times.to_timestamp(document["updated_at"])
-    chunks = [_export_chunk(ids[row >> CHUNK_BITS], row & ((1 << CHUNK_BITS) - 1), text) for row, text in texts]
+    chunks = [
+        _export_chunk(ids[row >> CHUNK_BITS], row & ((1 << CHUNK_BITS) - 1), text)
+        for row, text in texts
+        if row >> CHUNK_BITS in ids
+    ]
     chunks.sort(key=lambda chunk: (chunk["document_id"], chunk["chunk_index"]))
     return {"documents": documents, "chunks": chunks}
 
@@ -380,6 +396,14 @@ _hit_texts = attrgetter(
 _passage_texts = attrgetter("text", "heading")
 # What an object takes with the pair of its lines, beside its texts.
 _PLACED_BYTES = OBJECT_BYTES + 128
+
+
+def reader_bytes(reader: Reader) -> int:
+    """The reader as a part of the question."""
+    if reader.unlimited:
+        return 0
+    conditions = (*reader.labels, *reader.sources)
+    return sum(getsizeof(each) + text_bytes(each) for each in conditions)
 
 
 def search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:

@@ -42,11 +42,23 @@ CREATE VIRTUAL TABLE words USING fts5(
 CREATE TABLE indexed(language TEXT NOT NULL, previous TEXT, passed INTEGER NOT NULL);
 INSERT INTO indexed VALUES ('{DEFAULT_LANGUAGE}', NULL, 0);
 """
+# The labels of documents; most have none. `own`: they came with the item. `changes` counts, for each set of labels, the
+# transactions that changed documents with that set. Not a column of `documents`, for the reason above.
+LABELS = """
+CREATE TABLE labels(
+    n INTEGER NOT NULL, label TEXT NOT NULL, own INTEGER NOT NULL, PRIMARY KEY(n, label)
+) WITHOUT ROWID;
+CREATE TABLE changes(
+    source INTEGER NOT NULL, labels TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY(source, labels)
+) WITHOUT ROWID;
+"""
+# By which configuration the documents of a source are labelled, and since when; NULL: not by any.
+LABELLED = ("access TEXT", "labelled_at REAL")
 
 SCHEMA = f"""
 CREATE TABLE sources(
     n INTEGER PRIMARY KEY, label TEXT NOT NULL UNIQUE, type TEXT NOT NULL, name TEXT NOT NULL,
-    last_sync TEXT, last_error TEXT, checkpoint TEXT
+    last_sync TEXT, last_error TEXT, checkpoint TEXT, {", ".join(LABELLED)}
 );
 CREATE TABLE documents(
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, source INTEGER NOT NULL REFERENCES sources(n),
@@ -56,8 +68,7 @@ CREATE TABLE documents(
     UNIQUE(source, source_id)
 );
 CREATE INDEX documents_by_source ON documents(source, chunk_count);
-{PLACES}{SYNCS}
-{WORDS}
+{PLACES}{SYNCS}{LABELS}{WORDS}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """

@@ -16,7 +16,10 @@ import apsw
 import trio
 
 from knowledge import ranking
+from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
+from knowledge.sqlite import access as sees
 from knowledge.sqlite import indexing, reading, schema, upgrade, writing
+from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.store import (
     MODES,
     Applied,
@@ -58,6 +61,7 @@ async def open_store(
     create: bool = False,
     readonly: bool = False,
     configured: Mapping[str, str | None] | None = None,
+    access: SourceAccess = NOTHING_KNOWN,
     readers: int = 2,
     busy_timeout_s: float = 5.0,
     max_bytes: int | None = None,
@@ -65,10 +69,11 @@ async def open_store(
 ) -> AsyncIterator["SqliteStore"]:
     """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
 
-    `configured` maps each source label of the configuration to what is wrong with it, or None. `readers` is the number
-    of searches that run in parallel. `busy_timeout_s` bounds the wait for another process's lock. `max_bytes` bounds
-    the size of the store: a batch that would exceed it is not written. A store of an older version is upgraded in
-    place, also with `readonly`; so is one whose words are indexed in another language than `language`, if there is one.
+    `configured` maps each source label of the configuration to what is wrong with it, or None; `access` says which
+    labels it gives their documents. `readers` is the number of searches that run in parallel. `busy_timeout_s` bounds
+    the wait for another process's lock. `max_bytes` bounds the size of the store: a batch that would exceed it is not
+    written. A store of an older version is upgraded in place, also with `readonly`;
+    so is one whose words are indexed in another language than `language`, if there is one.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, not a store, or too new.
     """
     given = Path(path)
@@ -100,7 +105,7 @@ async def open_store(
         except apsw.Error as error:
             fault = await trio.to_thread.run_sync(fault_of, error, file)
             raise StoreError(opening_text(fault, NAMED, given, error)) from error
-        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch)
+        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch, access)
 
 
 def _is_current(db: apsw.Connection, language: str | None) -> bool:
@@ -145,29 +150,37 @@ class SqliteStore:
         configured: Mapping[str, str | None],
         max_bytes: int | None = None,
         watch: Watch | None = None,
+        access: SourceAccess = NOTHING_KNOWN,
     ) -> None:
         self._file = file
         self._writer = writer
         self._readers = readers
         self._configured = dict(configured)
+        self._access = access
         self._max_bytes = max_bytes
         self._watch = watch
         self._answers = Answers(MAX_KEPT_BYTES)
 
-    def with_sources(self, configured: Mapping[str, str | None]) -> "SqliteStore":
+    def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
         """The same store with other configured sources."""
         same = copy.copy(self)
-        same._configured = dict(configured)
+        same._configured, same._access = dict(configured), access
         return same
 
-    async def search(self, query: SearchQuery) -> SearchAnswer:
-        """Find documents; see `Store`. Raises ValueError for an unknown mode, an invalid `since`, `until` or `path`."""
-        return await self._answer(("search", query), partial(self._search, query), partial(reading.search_bytes, query))
+    def _seen(self, reader: Reader) -> Condition:
+        return sees.condition(reader, self._access)
 
-    async def _search(self, query: SearchQuery) -> SearchAnswer:
+    async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
+        """Find documents; see `Store`. Raises ValueError for an unknown mode, an invalid `since`, `until` or `path`."""
+        ask, bytes_of = partial(self._search, query, reader), partial(reading.search_bytes, query)
+        return await self._answer(("search", query), reader, ask, bytes_of)
+
+    async def _search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         if query.mode not in MODES:
             raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
-        conditions = reading.conditions(query)
+        conditions, seen = reading.conditions(query), self._seen(reader)
+        if seen is not ALWAYS:
+            conditions += (seen,)
         if query.mode == "semantic":
             raise EmbeddingsDisabled(
                 "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"
@@ -183,27 +196,38 @@ class SqliteStore:
         work = partial(reading.search, query=query, conditions=conditions)
         return SearchAnswer(await self._read(work), warnings)
 
-    async def get(self, document_id: str) -> Document | None:
+    async def get(self, document_id: str, reader: Reader) -> Document | None:
         """The document, or None when there is none of that id."""
         bytes_of = partial(reading.found_bytes, document_id)
-        found = await self._answer(("get", document_id), partial(self._get, document_id), bytes_of)
+        found = await self._answer(("get", document_id), reader, partial(self._get, document_id, reader), bytes_of)
         return None if found is None else found.document()
 
-    async def _get(self, document_id: str) -> reading.CachedDocument | None:
+    async def _get(self, document_id: str, reader: Reader) -> reading.CachedDocument | None:
         if not reading.is_text(document_id):
             await trio.lowlevel.checkpoint()
             return None
-        return await self._read(partial(reading.get, document_id=document_id))
+        return await self._read(partial(reading.get, document_id=document_id, seen=self._seen(reader)))
 
-    async def sources(self) -> tuple[SourceInfo, ...]:
-        """Every source with documents or configuration, sorted by label.
+    async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
+        """Every source with documents or configuration, sorted by label; see `Store`.
 
         A source is healthy when its configuration is (`configured`) and its last synchronisation did not fail.
         """
-        found = await self._answer(("sources",), partial(self._read, reading.sources), reading.sources_bytes)
-        there = {row[0]: row[1:] for row in found}
-        labels = sorted(self._configured.keys() | {label for label, row in there.items() if row[0]})
-        return tuple(self._source_info(label, *there.get(label, (0, 0, None, None))) for label in labels)
+        ask = partial(self._read, partial(reading.sources, seen=self._seen(reader)))
+        found = await self._answer(("sources",), reader, ask, reading.sources_bytes)
+        there = {label: row for label, *row, _ in found}
+        closed = {label for label, documents, *_, some in found if some and not documents}
+        labels = {label for label, row in there.items() if row[0]}
+        labels |= {
+            label for label in self._configured
+            if (label not in closed or reader.unlimited) and sees.shown(reader, self._access, label)
+        }  # fmt: skip
+        return tuple(
+            self._source_info(
+                label, *there.get(label, (0, 0, None, None)), tells_all=sees.tells_all(reader, self._access, label)
+            )
+            for label in sorted(labels)
+        )
 
     def _source_info(
         self,
@@ -214,7 +238,11 @@ class SqliteStore:
         last_error: str | None,
         skipped: str | None = None,
         skipped_count: int | None = None,
+        *,
+        tells_all: bool,
     ) -> SourceInfo:
+        if not tells_all:  # these may name items that are hidden
+            last_error, skipped, skipped_count = last_error and "not shown to this reader", None, None
         problem = self._configured.get(label) or (f"the last sync failed: {last_error}" if last_error else None)
         configured = label in self._configured
         items = tuple(SkippedItem(*item) for item in json.loads(skipped or "[]"))
@@ -231,67 +259,86 @@ class SqliteStore:
             skipped_more=(skipped_count or 0) - len(items),
         )
 
-    async def documents(self, *, after: tuple[str, str] | None = None, limit: int) -> tuple[Listed, ...]:
+    async def documents(
+        self, reader: Reader, *, after: tuple[str, str] | None = None, limit: int
+    ) -> tuple[Listed, ...]:
         """Documents by source label, then source_id: the first `limit`, or those after a pair of the two."""
         label, source_id = after or ("", "")
         if not reading.is_text(label) or not reading.is_text(source_id):
             await trio.lowlevel.checkpoint()
             return ()
-        return await self._read(partial(reading.listed, after=(label, source_id), limit=limit))
+        work = partial(reading.listed, after=(label, source_id), limit=limit, seen=self._seen(reader))
+        return await self._read(work)
 
-    async def titled(self, source: str, title: str, *, limit: int) -> tuple[str, ...]:
+    async def titled(self, source: str, title: str, reader: Reader, *, limit: int) -> tuple[str, ...]:
         """The ids of the documents of one source label that have exactly this title, sorted."""
         if not reading.is_text(source) or not reading.is_text(title):
             await trio.lowlevel.checkpoint()
             return ()
         match = ranking.title_prefix(title)
-        return await self._read(partial(reading.titled, source=source, title=title, match=match, limit=limit))
+        seen = self._seen(reader)
+        work = partial(reading.titled, source=source, title=title, match=match, limit=limit, seen=seen)
+        return await self._read(work)
 
-    async def titles(self, text: str, source: str | None = None, *, limit: int) -> tuple[str, ...]:
+    async def titles(self, text: str, source: str | None, reader: Reader, *, limit: int) -> tuple[str, ...]:
         """Titles with all words of `text`, each a prefix, sorted; without words, any. `source` as in `SearchQuery`."""
         match = ranking.title_prefix(text)
         if not reading.is_text(source) or (text.strip() and not match):  # only punctuation: no title has such a word
             await trio.lowlevel.checkpoint()
             return ()
-        return await self._read(partial(reading.titles, match=match, source=source, limit=limit))
+        seen = self._seen(reader)
+        return await self._read(partial(reading.titles, match=match, source=source, limit=limit, seen=seen))
 
-    async def revision(self) -> int:
-        """A number that changes when any other connection, of this process or another one, has written the file."""
-        # Each connection has numbers of its own, which cannot be compared with those of another.
-        return int(await _answered(self._readers[0].run(lambda db: db.pragma("data_version")), self._file))
+    async def revision(self, reader: Reader) -> int:
+        """A number that changes when documents have changed, in this process or another one."""
+        return await self._read(partial(reading.revision, reader=reader, configured=self._access))
 
-    async def digests(self, ids: Sequence[str]) -> dict[str, str]:
+    async def digests(self, ids: Sequence[str], reader: Reader) -> dict[str, str]:
         """A hash of each of these documents, by id; unknown ids are left out."""
-        return await self._read(partial(reading.digests, ids=[each for each in ids if reading.is_text(each)]))
+        texts = [each for each in ids if reading.is_text(each)]
+        return await self._read(partial(reading.digests, ids=texts, seen=self._seen(reader)))
 
-    async def stats(self) -> StoreStats:
+    async def stats(self, reader: Reader) -> StoreStats:
         """Totals over all sources."""
-        sources = await self.sources()
+        sources = await self.sources(reader)
         size = await trio.to_thread.run_sync(reading.size_on_disk, self._file)
         documents, chunks = sum(s.document_count for s in sources), sum(s.chunk_count for s in sources)
         return StoreStats(documents, chunks, 0, size, sources)
 
-    async def export(self) -> dict[str, Any]:
+    async def export(self, reader: Reader) -> dict[str, Any]:
         """Everything as one JSON-able value, from one snapshot.
 
         `{"documents": [{id, source, source_id, source_url, title, updated_at, body}], "chunks": [{id, document_id,
         chunk_index, text}]}`; `updated_at` in whole seconds since the epoch; documents by source_id, then source;
         chunks by document_id, then index.
         """
-        return await self._read(reading.export)
+        return await self._read(partial(reading.export, seen=self._seen(reader)))
 
     @asynccontextmanager
     async def sync_lock(self, source: str) -> AsyncIterator[None]:
-        """Held while a source is synchronised. Raises SyncRunning when another holder has it, in any process."""
+        """Held while a source is synchronised. Raises SyncRunning when another holder has it, in any process.
+
+        The documents that it has are labelled first, if the configuration has changed since they were.
+        """
         # A lock of the kernel, not a row: it is released when the process that holds it ends, however that happens.
         self._require_writer()
         digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]
         path = self._file.with_name(f"{self._file.name}.{digest}.lock")
         descriptor = await trio.to_thread.run_sync(writing.lock_file, path, source)
         try:
+            await self._label(source)
             yield
         finally:
             os.close(descriptor)
+
+    async def _label(self, source: str) -> None:
+        access = self._access.sources.get(source)
+        if access is None or await self._read(partial(sees.is_labelled, source=source, access=access)):
+            return
+        after: int | None = -1
+        while after is not None:
+            step = partial(sees.label_again, source=source, access=access, after=after)
+            after = await _answered(self._require_writer().run(partial(at_once, step)), self._file)
 
     async def stored(self, source: str) -> dict[str, Stored]:
         """What the store holds of `source`, by source_id."""
@@ -307,7 +354,7 @@ class SqliteStore:
         When cancelled, the batch is either rolled back or written as a whole. Raises StoreError, also for a batch with
         documents that would make the store larger than `max_bytes`.
         """
-        work = partial(at_once, partial(writing.apply, batch=batch, max_bytes=self._max_bytes))
+        work = partial(at_once, partial(writing.apply, batch=batch, configured=self._access, max_bytes=self._max_bytes))
         return await _answered(self._require_writer().run(work), self._file)
 
     def _require_writer(self) -> Lane:
@@ -315,8 +362,11 @@ class SqliteStore:
             raise StoreError("the store is open for reading only; open it for writing to change it")
         return self._writer
 
-    async def _answer(self, question: Hashable, ask: Callable[[], Awaitable[T]], bytes_of: Callable[[T], int]) -> T:
-        """The cached answer to `question`, else what `ask` returns, which is then cached."""
+    async def _answer(
+        self, question: Hashable, reader: Reader, ask: Callable[[], Awaitable[T]], bytes_of: Callable[[T], int]
+    ) -> T:
+        """The cached answer to `question` for a reader, else what `ask` returns, which is then cached."""
+        question = (question, reader)
         # Take the version first. A write after this makes a new version, so at worst one query is repeated; taken
         # afterwards, a stale answer could be cached under the new version.
         version = None if self._watch is None else self._watch.version()
@@ -327,7 +377,7 @@ class SqliteStore:
             await trio.lowlevel.checkpoint()
             return cast(T, kept.answer)
         answer = await ask()
-        self._answers.keep(version, question, answer, bytes_of)
+        self._answers.keep(version, question, answer, lambda answer: bytes_of(answer) + reading.reader_bytes(reader))
         return answer
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:

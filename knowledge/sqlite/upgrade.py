@@ -8,7 +8,7 @@ import logging
 import apsw
 
 from knowledge.sqlite import indexing, writing
-from knowledge.sqlite.schema import PLACES, SCHEMA_VERSION, SYNCS, WORDS, chunk_range, is_upgrading
+from knowledge.sqlite.schema import LABELLED, LABELS, PLACES, SCHEMA_VERSION, SYNCS, WORDS, chunk_range, is_upgrading
 from storage.lanes import at_once, rows
 
 log = logging.getLogger("knowledge")
@@ -35,6 +35,9 @@ def _begin(db: apsw.Connection) -> None:
     if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
         rows(db, PLACES + SYNCS + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
         rows(db, "ALTER TABLE chunks RENAME TO old_chunks;" + WORDS)
+        rows(db, LABELS)
+        for column in LABELLED:
+            db.execute(f"ALTER TABLE sources ADD COLUMN {column}")
         db.pragma("user_version", SCHEMA_VERSION)
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import apsw
 
 from knowledge import places, textfiles
-from knowledge.sqlite import indexing
+from knowledge.access import PUBLIC, Access, SourceAccess
+from knowledge.sqlite import access, indexing
+from knowledge.sqlite.access import Changed
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import (
     MAX_CHUNKS,
@@ -38,6 +40,8 @@ ON CONFLICT(source, source_id) DO UPDATE SET source_url = excluded.source_url, t
 RETURNING n
 """
 
+_NUMBER = "SELECT n FROM documents WHERE source = ? AND source_id = ?"
+
 # Index pages that one sync may rewrite at its end: some 8 MB.
 _MERGE_PAGES = 2000
 
@@ -45,13 +49,18 @@ _MERGE_PAGES = 2000
 _ID_NAMESPACE = uuid.UUID("8f0d8f0e-3a0c-5d0e-9c56-6b6e6f776c65")
 
 
-def apply(db: apsw.Connection, batch: Batch, max_bytes: int | None = None) -> Applied:
+def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes: int | None = None) -> Applied:
     """Write a batch. Raises StoreError where the store would be larger than `max_bytes`."""
-    source = _source_row(db, batch.source)
-    language = indexing.language(db)
+    given = configured.sources.get(batch.source)
+    source = _source_row(db, batch.source, given)
+    changed, language = Changed(source), indexing.language(db)
     for document in batch.upserts:
-        _upsert(db, source, batch.source, document, language)
-    deleted = sum(_delete(db, source, source_id) for source_id in batch.deletes)
+        labels = document.access or (given or PUBLIC).labels_of(document.source_id)
+        _upsert(db, changed, batch.source, document, labels, language)
+    if batch.upserts and given is None:
+        access.note_labelled(db, source, None)
+    deleted = sum(_delete(db, changed, source_id) for source_id in batch.deletes)
+    changed.write(db)
     db.executemany(
         "UPDATE documents SET version = ? WHERE source = ? AND source_id = ?",
         [(version, source, source_id) for source_id, version in batch.versions.items()],
@@ -75,17 +84,21 @@ def _used_bytes(db: apsw.Connection) -> int:
     return int((db.pragma("page_count") - db.pragma("freelist_count")) * db.pragma("page_size"))
 
 
-def _source_row(db: apsw.Connection, label: str) -> int:
+def _source_row(db: apsw.Connection, label: str, given: Access | None) -> int:
     kind, colon, name = label.partition(":")
     row = (label, kind, name) if colon else (label, "", label)
-    db.execute("INSERT INTO sources(label, type, name) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
+    made = rows(db, "INSERT INTO sources(label, type, name) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING n", row)
+    if made and given is not None:  # it has no documents yet: none lacks its labels
+        access.note_labelled(db, made[0][0], given.digest)
     return int(rows(db, "SELECT n FROM sources WHERE label = ?", (label,))[0][0])
 
 
-def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument, language: str) -> None:
+def _upsert(
+    db: apsw.Connection, changed: Changed, label: str, document: NewDocument, labels: frozenset[str], language: str
+) -> None:
     values = {
         "id": str(uuid.uuid5(_ID_NAMESPACE, f"{label}\0{document.source_id}")),
-        "source": source,
+        "source": changed.source,
         "source_id": document.source_id,
         "source_url": document.source_url,
         "title": document.title,
@@ -101,7 +114,11 @@ def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument,
     }
     if len(document.chunks) > MAX_CHUNKS:  # their rows would overlap those of the next document
         raise StoreError(f"a document has {len(document.chunks)} chunks; the store takes {MAX_CHUNKS} of one")
+    for (n,) in rows(db, _NUMBER, (changed.source, document.source_id)):
+        changed.note(access.labels_of(db, n))
     n = rows(db, _UPSERT, values)[0][0]
+    changed.note(labels)
+    access.put(db, n, labels, own=bool(document.access))
     write_chunks(db, n, document.title, document.chunks, language)
     place(db, n, document.body, document.content_type, document.chunks, document.pages)
 
@@ -128,10 +145,12 @@ def place(
     db.execute("INSERT OR REPLACE INTO bodies(n, sha256) VALUES (?, ?)", (n, hashlib.sha256(body.encode()).hexdigest()))
 
 
-def _delete(db: apsw.Connection, source: int, source_id: str) -> bool:
-    sql = "DELETE FROM documents WHERE source = ? AND source_id = ? RETURNING n"
-    found = rows(db, sql, (source, source_id))
+def _delete(db: apsw.Connection, changed: Changed, source_id: str) -> bool:
+    found = rows(db, _NUMBER, (changed.source, source_id))
     for (n,) in found:
+        changed.note(access.labels_of(db, n))
+        db.execute("DELETE FROM documents WHERE n = ?", (n,))
+        db.execute("DELETE FROM labels WHERE n = ?", (n,))
         db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", chunk_range(n))
         indexing.forget(db, n)
         db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))

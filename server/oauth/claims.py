@@ -32,6 +32,7 @@ class Grant:
     scopes: frozenset[str]
     not_before: float
     expires_at: float
+    labels: frozenset[str] = frozenset()
 
     def check_time(self, now: float) -> None:
         """Raise Refused outside of its time."""
@@ -55,7 +56,10 @@ def read_claims(name: str, issuer: IssuerConfig, audience: tuple[str, ...], clai
     key = _found(claims, issuer.key_claim)
     if not isinstance(key, str) or not key:
         raise Refused(Reason.CLAIMS, ".".join(issuer.key_claim))
-    return Grant(name, _tenant(issuer, claims), key_name(name, key), _scopes(issuer, claims), not_before, expires_at)
+    return Grant(
+        name, _tenant(issuer, claims), key_name(name, key), _scopes(issuer, claims), not_before, expires_at,
+        _labels(issuer, claims),
+    )  # fmt: skip
 
 
 def key_name(issuer: str, subject: str) -> str:
@@ -119,3 +123,10 @@ def _scopes(issuer: IssuerConfig, claims: Mapping[str, Any]) -> frozenset[str]:
     given = set(_texts(claims, issuer.scopes_claim, split=True))
     granted = {scope for scope in type(issuer.scopes).model_fields if not given.isdisjoint(issuer.scopes.names(scope))}
     return frozenset(granted | set(issuer.default_scopes))
+
+
+def _labels(issuer: IssuerConfig, claims: Mapping[str, Any]) -> frozenset[str]:
+    """The labels that a claim names, by the rule of the issuer's table."""
+    if issuer.labels_claim is None:
+        return frozenset()
+    return issuer.labels_of(_texts(claims, issuer.labels_claim, split=False))

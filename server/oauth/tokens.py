@@ -99,7 +99,7 @@ class Tokens:
 
     async def _sender(self, grant: Grant) -> Identity:
         grant.check_time(self._clock())
-        identity = await self._logins.identity(grant.issuer, grant.tenant, grant.key, grant.scopes)
+        identity = await self._logins.identity(grant.issuer, grant.tenant, grant.key, grant.scopes, grant.labels)
         if identity is None:
             raise Refused(Reason.TENANT, grant.tenant)
         return identity

@@ -95,13 +95,14 @@ class Admin:
         return json_answer({"keys": [record.as_json() for record in await self._control.keys.all(name)]})
 
     async def create_key(self, exchange: Exchange, name: str) -> Answer:
-        body = await _body(exchange, {}, {"scopes": _TEXTS, "expires": _TEXT})
+        body = await _body(exchange, {}, {"scopes": _TEXTS, "expires": _TEXT, "labels": _TEXTS})
         expires = body.get("expires")
         record, key = await self._control.keys.create(
             name,
             actor=exchange.identity.actor,
             scopes=body.get("scopes", ("use",)),
             expires_at=None if expires is None else expiry(expires, self._now()),
+            labels=body.get("labels", ()),
         )
         return json_answer({"id": record.id, "key": key, **record.as_json()}, 201)
 

@@ -104,6 +104,7 @@ PERCENT: Schema = {"type": "integer", "minimum": 1, "maximum": ALL}
 _KEY: Mapping[str, Schema] = {
     "id": TEXT, "tenant": TEXT, "prefix": TEXT, "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
     "created_at": TIME, "expires_at": maybe(TIME), "revoked_at": maybe(TIME),
+    "labels": {"type": "array", "items": TEXT},
 }  # fmt: skip
 _QUOTAS = table(NUMBER)
 _OF_A_TENANT: Mapping[str, Schema] = {
@@ -185,7 +186,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "Deletion": object_of({"tenant": TEXT, "removed": table(WHOLE), "left": table(WHOLE)}),
     "Key": object_of(_KEY),
     "NewKey": body({}, {"scopes": {"type": "array", "items": {"enum": list(SCOPES)}, "minItems": 1},
-                        "expires": TEXT}),
+                        "expires": TEXT, "labels": {"type": "array", "items": TEXT}}),
     "MadeKey": object_of({**_KEY, "key": {**TEXT, "description": "The text of the key, shown this once."}}),
     "Secret": object_of({"name": TEXT, "tenant": TEXT, "hosts": {"type": "array", "items": TEXT}, "created_at": TIME,
                          "updated_at": TIME}),

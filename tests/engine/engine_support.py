@@ -12,6 +12,7 @@ from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.run import SILENT, Hearers, RunRequest, RunResult, Script
 from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.access import Reader
 from knowledge.store import Document, EmbeddingsDisabled, Hit, SearchAnswer, SearchQuery, SourceInfo, StoreError
 from sandbox.wire.outcome import Outcome
 
@@ -62,7 +63,7 @@ class FakeStore:
     release: trio.Event = field(default_factory=trio.Event)
     cancelled: trio.Event = field(default_factory=trio.Event)
 
-    async def search(self, query: SearchQuery) -> SearchAnswer:
+    async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         self.queries.append(query)
         match query.query:
             case "hold":
@@ -85,11 +86,11 @@ class FakeStore:
         await trio.lowlevel.checkpoint()
         return SearchAnswer((HIT,))
 
-    async def get(self, document_id: str) -> Document | None:
+    async def get(self, document_id: str, reader: Reader) -> Document | None:
         await trio.lowlevel.checkpoint()
         return DOCUMENT if document_id == DOCUMENT.id else None
 
-    async def sources(self) -> tuple[SourceInfo, ...]:
+    async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
         await trio.lowlevel.checkpoint()
         return (SOURCE,)
 

@@ -413,7 +413,7 @@ MISTAKES = {
     '[agents.python.x]\npath = "x"\ntimout = 3': "agents.python.x.timout: unknown key; did you mean 'timeout'?",
     '[agents.chatmd.x]\npath = "x"\nextra = 3': (
         "agents.chatmd.x.extra: unknown key; "
-        "known keys here: path, timeout, limits, allow_hosts, env, kv, tools, tenants, expose"
+        "known keys here: path, timeout, limits, allow_hosts, env, kv, tools, tenants, sources, labels, expose"
     ),
     '[agents.scripts.x]\npath = "x"': "agents.scripts: unknown table; did you mean agents.script?",
     "[tenants.quota]\nbrst = 3": "tenants.quota.brst: unknown key; did you mean 'burst'?",

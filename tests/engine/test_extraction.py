@@ -19,6 +19,7 @@ from git_support import Repository
 import engine.extraction
 from engine.config import parse_config
 from engine.extraction import FORMATS, Extractor, open_extractor
+from knowledge.access import EVERYTHING
 from knowledge.connectors.filesystem import FilesystemConnector
 from knowledge.connectors.git import GitConnector
 from knowledge.extraction import Extracted, Unreadable
@@ -417,20 +418,23 @@ async def test_a_sync_stores_pages_skips_what_cannot_be_read_and_the_next_one_me
                 ("late.pdf", "no text, a scan?"),
             ],
         )
-        found = {hit.source_id: hit for hit in (await store.search(SearchQuery(query="rotor sprocket ships"))).hits}
-        pages = await store.search(SearchQuery(query="sprocket", passages=3))
+        found = {
+            hit.source_id: hit
+            for hit in (await store.search(SearchQuery(query="rotor sprocket ships"), EVERYTHING)).hits
+        }
+        pages = await store.search(SearchQuery(query="sprocket", passages=3), EVERYTHING)
         assert [(hit.page, hit.heading, hit.title) for hit in pages.hits] == [(3, None, "guide.pdf")]
         assert pages.hits[0].passages is not None
         assert [(each.text, each.page) for each in pages.hits[0].passages] == [("tighten the sprocket", 3)]
-        assert (await store.search(SearchQuery(query="rotor"))).hits[0].page == 1
-        book = (await store.search(SearchQuery(query="Tuesdays"))).hits[0]
+        assert (await store.search(SearchQuery(query="rotor"), EVERYTHING)).hits[0].page == 1
+        book = (await store.search(SearchQuery(query="Tuesdays"), EVERYTHING)).hits[0]
         assert (book.heading, book.page, book.title) == ("Handbook > Deploy", None, "Handbook")
         assert set(found) == {"guide.pdf"}
         (root / "late.pdf").write_bytes(files.pdf(["readable now"]))
         (root / "cut.xlsx").write_bytes(files.workbook())
         report = await sync(store, "filesystem:f", source)
         assert (report.upserted, report.unchanged, report.skipped) == (2, 3, [])
-        assert (await store.search(SearchQuery(query="8080", path="*.xlsx"))).hits[0].heading == "Ports"
+        assert (await store.search(SearchQuery(query="8080", path="*.xlsx"), EVERYTHING)).hits[0].heading == "Ports"
 
 
 async def test_a_git_repository_gives_the_same_as_a_folder(tmp_path: Path) -> None:

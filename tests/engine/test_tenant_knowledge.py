@@ -17,12 +17,13 @@ from engine.config import parse_config
 from engine.engine import open_engine
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge import stores as stores_module
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, BrowsableStore, EmbeddingsDisabled, NewDocument, SearchQuery, StoreError
 from knowledge.stores import Stores, open_stores, remove_store, store_files, store_path, stored_bytes
 
 SOURCE = "filesystem:docs"
-EVERYTHING = frozenset({"context.search", "context.get", "context.sources"})
+ALL_CALLS = frozenset({"context.search", "context.get", "context.sources"})
 
 
 def document(source_id: str, text: str) -> NewDocument:
@@ -53,7 +54,7 @@ async def opened(path: Path) -> AsyncIterator[Stores]:
 
 
 async def ids(store: BrowsableStore, query: str) -> list[str]:
-    return [hit.source_id for hit in (await store.search(SearchQuery(query=query))).hits]
+    return [hit.source_id for hit in (await store.search(SearchQuery(query=query), EVERYTHING)).hits]
 
 
 # ---- whose is whose ---------------------------------------------------------------------------------------------
@@ -66,12 +67,12 @@ async def test_each_tenant_finds_gets_and_lists_its_own_documents_and_no_others(
     async with opened(path) as stores:
         for tenant, mine in (("default", "house"), ("acme", "theirs"), ("zeta", "hers")):
             store = stores.store_of(tenant)
-            (hit,) = (await store.search(SearchQuery(query="shared"))).hits
+            (hit,) = (await store.search(SearchQuery(query="shared"), EVERYTHING)).hits
             assert hit.source_id == mine
-            assert [listed.source_id for listed in await store.documents(limit=10)] == [mine]
-            assert await store.titles("", limit=10) == (mine,)
-            assert await store.titled(SOURCE, mine, limit=10) == (hit.id,)
-            assert set(await store.digests([hit.id])) == {hit.id}
+            assert [listed.source_id for listed in await store.documents(EVERYTHING, limit=10)] == [mine]
+            assert await store.titles("", None, EVERYTHING, limit=10) == (mine,)
+            assert await store.titled(SOURCE, mine, EVERYTHING, limit=10) == (hit.id,)
+            assert set(await store.digests([hit.id], EVERYTHING)) == {hit.id}
         # Ids are of a source and a name in it, so another tenant may have the same one: its own document is behind it.
         acme = await ids(stores.store_of("acme"), "shared")
         assert acme == ["theirs"]
@@ -80,11 +81,11 @@ async def test_each_tenant_finds_gets_and_lists_its_own_documents_and_no_others(
 async def test_an_id_of_another_tenants_is_as_unknown_as_one_that_never_was(path: Path) -> None:
     await fill(store_path(path, "acme"), document("theirs", "secret plan"))
     async with opened(path) as stores:
-        ((theirs),) = (await stores.store_of("acme").search(SearchQuery(query="plan"))).hits
+        ((theirs),) = (await stores.store_of("acme").search(SearchQuery(query="plan"), EVERYTHING)).hits
         for tenant in ("default", "zeta"):
-            assert await stores.store_of(tenant).get(theirs.id) is None
-            assert await stores.store_of(tenant).digests([theirs.id]) == {}
-        found = await stores.store_of("acme").get(theirs.id)
+            assert await stores.store_of(tenant).get(theirs.id, EVERYTHING) is None
+            assert await stores.store_of(tenant).digests([theirs.id], EVERYTHING) == {}
+        found = await stores.store_of("acme").get(theirs.id, EVERYTHING)
         assert found is not None
         assert found.body == "secret plan"
 
@@ -92,11 +93,11 @@ async def test_an_id_of_another_tenants_is_as_unknown_as_one_that_never_was(path
 async def test_the_sources_of_a_tenant_are_those_that_the_configuration_gives_it(path: Path) -> None:
     await fill(store_path(path, "acme"), document("a", "x"))
     async with opened(path) as stores:
-        assert [(source.source, source.configured) for source in await stores.store_of("acme").sources()] == [
+        assert [(source.source, source.configured) for source in await stores.store_of("acme").sources(EVERYTHING)] == [
             ("filesystem:acme", True), (SOURCE, False),
         ]  # fmt: skip
         # Also where there is no file yet.
-        assert [source.source for source in await stores.store_of("zeta").sources()] == ["filesystem:zeta"]
+        assert [source.source for source in await stores.store_of("zeta").sources(EVERYTHING)] == ["filesystem:zeta"]
 
 
 def test_a_connector_belongs_to_the_tenants_that_it_names_and_without_to_the_default_one() -> None:
@@ -123,12 +124,12 @@ async def test_asking_a_tenant_that_has_nothing_makes_no_file(path: Path) -> Non
     async with opened(path) as stores:
         store = stores.store_of("acme")
         assert await ids(store, "anything") == []
-        assert await store.get("x") is None
-        assert await store.documents(limit=5) == ()
-        assert await store.revision() == await store.revision()
+        assert await store.get("x", EVERYTHING) is None
+        assert await store.documents(EVERYTHING, limit=5) == ()
+        assert await store.revision(EVERYTHING) == await store.revision(EVERYTHING)
         assert await stores.stored_bytes("acme") == 0
         with pytest.raises(EmbeddingsDisabled):
-            await store.search(SearchQuery(query="x", mode="semantic"))
+            await store.search(SearchQuery(query="x", mode="semantic"), EVERYTHING)
         assert stores.open == 0
     assert not (path.parent / "tenants").exists()
 
@@ -136,13 +137,13 @@ async def test_asking_a_tenant_that_has_nothing_makes_no_file(path: Path) -> Non
 async def test_what_is_synchronised_while_the_engine_serves_is_found_and_seen_as_a_change(path: Path) -> None:
     async with opened(path) as stores:
         store = stores.store_of("acme")
-        before = await store.revision()
+        before = await store.revision(EVERYTHING)
         await fill(store_path(path, "acme"), document("a", "first words"))
         assert await ids(store, "words") == ["a"]
-        between = await store.revision()
+        between = await store.revision(EVERYTHING)
         await fill(store_path(path, "acme"), document("b", "second words"))
         assert sorted(await ids(store, "words")) == ["a", "b"]
-        assert len({before, between, await store.revision()}) == 3
+        assert len({before, between, await store.revision(EVERYTHING)}) == 3
 
 
 async def test_a_deleted_tenants_documents_are_gone_at_once_and_a_new_one_of_the_name_starts_empty(path: Path) -> None:
@@ -316,5 +317,5 @@ async def test_a_script_searches_the_documents_of_its_tenant(path: Path) -> None
                 (Tenant("acme"), ["theirs", 2]),
                 (Tenant("x"), ["", 1]),
             ):
-                result = await run(engine, body, tenant=tenant, grants=EVERYTHING)
+                result = await run(engine, body, tenant=tenant, grants=ALL_CALLS)
                 assert result.value == expected, result.failure

@@ -10,6 +10,7 @@ import apsw
 import psutil
 import pytest
 
+from knowledge.access import EVERYTHING
 from knowledge.sqlite import store as sqlite
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
@@ -106,7 +107,7 @@ async def test_too_few_descriptors_are_called_that_and_with_enough_the_next_one_
     assert all("permissions" not in text for text in told), told
     assert any("too many files are open" in text for text in told), told
     async with open_store(path) as store:
-        assert (await store.stats()).documents == 0
+        assert (await store.stats(EVERYTHING)).documents == 0
 
 
 def test_an_errno_that_is_none_of_the_table_says_nothing() -> None:

@@ -15,7 +15,9 @@ import apsw
 import pytest
 import trio
 
+from knowledge.access import EVERYTHING
 from knowledge.sqlite import reading
+from knowledge.sqlite.access import Condition
 from knowledge.sqlite.store import MAX_KEPT_BYTES, SqliteStore, open_store
 from knowledge.store import Batch, Document, NewDocument, SearchQuery, StoreError
 from knowledge.stores import open_stores, remove_store, store_path
@@ -55,20 +57,20 @@ async def fill(store: SqliteStore, *documents: NewDocument) -> None:
 
 
 async def id_of(store: SqliteStore, source_id: str) -> str:
-    return next(each.id for each in await store.documents(limit=100) if each.source_id == source_id)
+    return next(each.id for each in await store.documents(EVERYTHING, limit=100) if each.source_id == source_id)
 
 
 async def body(store: SqliteStore, document_id: str) -> str | None:
-    found = await store.get(document_id)
+    found = await store.get(document_id, EVERYTHING)
     return None if found is None else found.body
 
 
 async def snippets(store: SqliteStore) -> list[str]:
-    return [hit.snippet for hit in (await store.search(WORD)).hits]
+    return [hit.snippet for hit in (await store.search(WORD, EVERYTHING)).hits]
 
 
 async def count(store: SqliteStore) -> int:
-    return sum(each.document_count for each in await store.sources())
+    return sum(each.document_count for each in await store.sources(EVERYTHING))
 
 
 @contextmanager
@@ -120,7 +122,12 @@ async def test_a_question_is_answered_without_asking_the_file_when_it_comes_for_
     asked.clear()
 
     async def answers() -> list[Any]:
-        return [await store.get(document_id), await store.search(WORD), await store.sources(), await store.get("none")]
+        return [
+            await store.get(document_id, EVERYTHING),
+            await store.search(WORD, EVERYTHING),
+            await store.sources(EVERYTHING),
+            await store.get("none", EVERYTHING),
+        ]
 
     first = await answers()
     assert isinstance(first[0], Document)
@@ -138,22 +145,22 @@ async def test_searches_that_differ_in_anything_are_different_questions(store: S
     )
     asked.clear()
     for _ in range(4):
-        assert len((await store.search(WORD)).hits) == 2
-        assert len((await store.search(SearchQuery(query="word", limit=1))).hits) == 1
-        assert len((await store.search(SearchQuery(query="word", since="2025-06-01"))).hits) == 1
-        assert len((await store.search(SearchQuery(query="word", source="git"))).hits) == 0
-        assert (await store.search(SearchQuery(query="word", mode="hybrid"))).warnings
-        assert not (await store.search(SearchQuery(query="word", mode="keyword"))).warnings
+        assert len((await store.search(WORD, EVERYTHING)).hits) == 2
+        assert len((await store.search(SearchQuery(query="word", limit=1), EVERYTHING)).hits) == 1
+        assert len((await store.search(SearchQuery(query="word", since="2025-06-01"), EVERYTHING)).hits) == 1
+        assert len((await store.search(SearchQuery(query="word", source="git"), EVERYTHING)).hits) == 0
+        assert (await store.search(SearchQuery(query="word", mode="hybrid"), EVERYTHING)).warnings
+        assert not (await store.search(SearchQuery(query="word", mode="keyword"), EVERYTHING)).warnings
     assert asked == ["search"] * 10  # five questions, as the last is the first; each is asked twice
 
 
 async def test_an_id_never_finds_the_answer_to_a_question_of_another_kind(store: SqliteStore) -> None:
     await fill(store, document("a", "word"))
     for _ in range(2):
-        await store.sources()
-        await store.search(WORD)
+        await store.sources(EVERYTHING)
+        await store.search(WORD, EVERYTHING)
     for odd in ("sources", "search", "word", "", "()", "('sources',)"):
-        assert await store.get(odd) is None
+        assert await store.get(odd, EVERYTHING) is None
 
 
 async def test_changing_a_returned_document_changes_no_other_copy(store: SqliteStore) -> None:
@@ -161,7 +168,7 @@ async def test_changing_a_returned_document_changes_no_other_copy(store: SqliteS
     await fill(store, document("a", "word", metadata=metadata), document("b", "word"))
     for name, expected in (("a", metadata), ("b", {})):
         for _ in range(3):
-            found = await store.get(await id_of(store, name))
+            found = await store.get(await id_of(store, name), EVERYTHING)
             assert found is not None
             assert found.metadata == expected
             assert isinstance(found.metadata, dict)
@@ -178,18 +185,18 @@ async def test_answers_stay_within_their_bound_and_those_not_asked_for_longest_g
     huge = await id_of(store, "huge")
     for each in (ids[0], ids[1], ids[2], ids[3], ids[0], ids[4]):  # body and chunk each take a tenth: four fit
         for _ in range(2):
-            await store.get(each)
+            await store.get(each, EVERYTHING)
         assert store._answers._bytes <= MAX_KEPT_BYTES
     asked.clear()
-    await store.get(ids[0])
+    await store.get(ids[0], EVERYTHING)
     assert asked == []
-    await store.get(ids[1])
+    await store.get(ids[1], EVERYTHING)
     assert asked == ["get"]
     asked.clear()
     for _ in range(4):
         assert await body(store, huge) == "x" * MAX_KEPT_BYTES
     for each in (ids[0], ids[2], ids[3], ids[4]):
-        await store.get(each)
+        await store.get(each, EVERYTHING)
     assert asked == ["get"] * 4  # what can never be kept drives nothing out
 
 
@@ -234,7 +241,7 @@ async def test_what_is_not_committed_changes_no_answer(store: SqliteStore, path:
     await fill(store, document("a", "word"))
     document_id = await id_of(store, "a")
     for _ in range(2):
-        await store.get(document_id)
+        await store.get(document_id, EVERYTHING)
     asked.clear()
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE; UPDATE documents SET body = 'changed'")
@@ -254,8 +261,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Semaphore,
     get = reading.get
     calls = itertools.count(1)
 
-    def slowly(db: apsw.Connection, document_id: str) -> Any:
-        found = get(db, document_id)
+    def slowly(db: apsw.Connection, document_id: str, seen: Condition) -> Any:
+        found = get(db, document_id, seen)
         if next(calls) > 1:
             read.release()
             hand_over.wait()
@@ -273,10 +280,10 @@ async def test_an_answer_that_was_read_before_a_write_is_not_kept_as_one_from_af
     read, hand_over = held
     await fill(store, document("a", "word old"))
     document_id = await id_of(store, "a")
-    await store.get(document_id)
+    await store.get(document_id, EVERYTHING)
     async with trio.open_nursery() as nursery:
         for _ in range(2):
-            nursery.start_soon(store.get, document_id)
+            nursery.start_soon(store.get, document_id, EVERYTHING)
             await trio.to_thread.run_sync(read.acquire)
         await fill(store, document("a", "word new"))
         if noticed:  # by another reader, before the old answer is there
@@ -291,9 +298,9 @@ async def test_a_cancelled_question_leaves_nothing_and_the_next_one_is_answered(
     read, hand_over = held
     await fill(store, document("a", "word"))
     document_id = await id_of(store, "a")
-    await store.get(document_id)
+    await store.get(document_id, EVERYTHING)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.get, document_id)
+        nursery.start_soon(store.get, document_id, EVERYTHING)
         await trio.to_thread.run_sync(read.acquire)
         nursery.cancel_scope.cancel()
         hand_over.set()
@@ -303,7 +310,7 @@ async def test_a_cancelled_question_leaves_nothing_and_the_next_one_is_answered(
     assert len(asked) == 1
     with trio.CancelScope() as scope:  # what is kept can be cancelled like what is asked
         scope.cancel()
-        await store.get(document_id)
+        await store.get(document_id, EVERYTHING)
     assert scope.cancelled_caught
 
 
@@ -311,19 +318,19 @@ async def test_an_error_is_not_kept(store: SqliteStore, monkeypatch: pytest.Monk
     await fill(store, document("a", "word"))
     document_id = await id_of(store, "a")
 
-    def fails(db: apsw.Connection, document_id: str) -> None:
+    def fails(db: apsw.Connection, document_id: str, seen: Condition) -> None:
         raise apsw.BusyError("locked")
 
-    await store.get(document_id)
+    await store.get(document_id, EVERYTHING)
     with monkeypatch.context() as patched:
         patched.setattr(reading, "get", fails)
         for _ in range(2):
             with pytest.raises(StoreError, match="locked"):
-                await store.get(document_id)
+                await store.get(document_id, EVERYTHING)
     assert await body(store, document_id) == "word"
     for _ in range(2):
         with pytest.raises(ValueError, match="is not a date"):
-            await store.search(SearchQuery(query="word", since="soon"))
+            await store.search(SearchQuery(query="word", since="soon"), EVERYTHING)
 
 
 # --- files that are not there any more
@@ -335,9 +342,10 @@ async def test_a_closed_store_gives_none_of_the_answers_that_it_kept(path: Path)
         document_id = await id_of(store, "a")
         for _ in range(2):
             assert await body(store, document_id) == "word"
-            await store.search(WORD)
-            await store.sources()
-    for question in (partial(store.get, document_id), partial(store.search, WORD), store.sources):
+            await store.search(WORD, EVERYTHING)
+            await store.sources(EVERYTHING)
+    searching = partial(store.search, WORD, EVERYTHING)
+    for question in (partial(store.get, document_id, EVERYTHING), searching, partial(store.sources, EVERYTHING)):
         with pytest.raises(StoreError, match="closed"):
             await question()
 
@@ -360,7 +368,11 @@ async def test_a_tenants_answers_go_with_its_file(path: Path, tmp_path: Path) ->
         moved.rename(acme)
         assert await body(store, document_id) == "word new"
         remove_store(acme)
-        assert (await body(store, document_id), await snippets(store), await store.sources()) == (None, [], ())
+        assert (await body(store, document_id), await snippets(store), await store.sources(EVERYTHING)) == (
+            None,
+            [],
+            (),
+        )
 
 
 # --- where a look tells nothing

@@ -10,6 +10,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery, StoreError
 from knowledge.stores import store_files, stored_bytes
@@ -66,12 +67,12 @@ def test_however_links_lead_to_a_store_it_is_watched_and_changes_of_others_are_s
                 before = watch.version()
                 question = SearchQuery(query="word")
                 for _ in range(3):
-                    assert len((await reader.search(question)).hits) == 1
+                    assert len((await reader.search(question, EVERYTHING)).hits) == 1
                 await writer.apply(batch("b.md", "second word"))
                 assert before is not None
                 assert watch.version() not in (None, before)
-                assert len((await reader.search(question)).hits) == 2
-            assert stored_bytes(path) == (await writer.stats()).size_bytes > 4096
+                assert len((await reader.search(question, EVERYTHING)).hits) == 2
+            assert stored_bytes(path) == (await writer.stats(EVERYTHING)).size_bytes > 4096
 
     trio.run(main)
 
@@ -85,18 +86,18 @@ async def test_a_link_that_is_changed_while_a_store_is_open_changes_nothing_for_
     link.symlink_to("old")
     question = SearchQuery(query="word")
     async with open_store(link / "store.sqlite") as store:
-        assert [hit.source_id for hit in (await store.search(question)).hits] == ["old.md"]
+        assert [hit.source_id for hit in (await store.search(question, EVERYTHING)).hits] == ["old.md"]
         (tmp_path / "next").symlink_to("new")
         os.replace(tmp_path / "next", link)
         async with open_store(link / "store.sqlite") as other:
             await other.apply(batch("more.md", "word more"))
         await store.apply(batch("late.md", "word late"))
         for _ in range(3):
-            assert {hit.source_id for hit in (await store.search(question)).hits} == {"old.md", "late.md"}
+            assert {hit.source_id for hit in (await store.search(question, EVERYTHING)).hits} == {"old.md", "late.md"}
         async with store.sync_lock(SOURCE):
             assert [each.name for each in (tmp_path / "new").glob("*.lock")] == []
     async with open_store(link / "store.sqlite") as store:
-        assert {hit.source_id for hit in (await store.search(question)).hits} == {"new.md", "more.md"}
+        assert {hit.source_id for hit in (await store.search(question, EVERYTHING)).hits} == {"new.md", "more.md"}
 
 
 async def test_a_store_by_two_names_has_one_lock(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ async def test_links_that_lead_nowhere_or_round_are_told(tmp_path: Path) -> None
         with pytest.raises(apsw.Error):
             connect_for_looking(path)
     async with open_store(tmp_path / "good.sqlite", create=True) as store:
-        assert (await store.stats()).documents == 0
+        assert (await store.stats(EVERYTHING)).documents == 0
 
 
 async def test_a_store_that_cannot_be_watched_is_used_and_the_log_says_so(
@@ -137,6 +138,6 @@ async def test_a_store_that_cannot_be_watched_is_used_and_the_log_says_so(
     database.close()
     with caplog.at_level(logging.WARNING, logger="knowledge"):
         async with open_store(path, readonly=True) as store:
-            assert len((await store.search(SearchQuery(query="word"))).hits) == 1
+            assert len((await store.search(SearchQuery(query="word"), EVERYTHING)).hits) == 1
     assert ["cannot be watched" in record.getMessage() for record in caplog.records] == [True]
     assert "journal mode is delete" in caplog.text

@@ -11,6 +11,7 @@ import pytest
 import trio
 from s3_support import KEYS, Server, client, failure, moto, page, served
 
+from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable, opened, s3
 from knowledge.connectors.s3 import S3Connector
 from knowledge.sqlite.store import open_store
@@ -124,7 +125,7 @@ async def test_any_key_that_s3_allows_is_read_and_stored(tmp_path: Path, endpoin
     assert (await synced(tmp_path, connector)).upserted == len(ODD)
     assert (await synced(tmp_path, connector)).unchanged == len(ODD)
     async with open_store(tmp_path / "store.sqlite", readonly=True) as store:
-        assert {each.source_id for each in await store.documents(limit=100)} == set(ODD)
+        assert {each.source_id for each in await store.documents(EVERYTHING, limit=100)} == set(ODD)
 
 
 async def test_a_listing_of_several_pages_is_read_to_its_end(endpoint: str, bucket: str) -> None:
@@ -187,10 +188,10 @@ async def test_a_key_with_a_line_break_or_a_null_is_one_document(tmp_path: Path,
     report = await synced(tmp_path, source(server.url))
     assert (report.upserted, report.skipped) == (3, [])
     async with open_store(tmp_path / "store.sqlite", readonly=True) as store:
-        ids = {each.source_id: each.id for each in await store.documents(limit=9)}
+        ids = {each.source_id: each.id for each in await store.documents(EVERYTHING, limit=9)}
         assert set(ids) == set(keys)
         for key, id_ in ids.items():
-            document = await store.get(id_)
+            document = await store.get(id_, EVERYTHING)
             assert document is not None
             assert (document.source_id, document.body) == (key, key)
 

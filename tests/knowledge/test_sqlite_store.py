@@ -17,6 +17,7 @@ from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import (
     MODES,
@@ -43,7 +44,7 @@ async def fill(store: SqliteStore, *documents: NewDocument, source: str = SOURCE
 
 
 async def search(store: SqliteStore, query: str, **fields: Any) -> tuple[Hit, ...]:
-    return (await store.search(SearchQuery(query=query, **fields))).hits
+    return (await store.search(SearchQuery(query=query, **fields), EVERYTHING)).hits
 
 
 def names(hits: Sequence[Hit]) -> list[str]:
@@ -152,7 +153,7 @@ async def test_since_is_inclusive_takes_dates_and_times_and_leaves_out_documents
 @pytest.mark.parametrize("since", ["", "yesterday", "2025-13-01", "2025-6-1", "20250601", "2025-06-01T25:00:00Z"])
 async def test_a_since_that_is_no_time_is_a_value_error_that_shows_it(store: SqliteStore, since: str) -> None:
     with pytest.raises(ValueError, match="is not a date"):
-        await store.search(SearchQuery(query="word", since=since))
+        await store.search(SearchQuery(query="word", since=since), EVERYTHING)
     assert await search(store, "word") == ()
 
 
@@ -202,7 +203,7 @@ async def test_a_hit_says_where_it_stands_and_what_it_was_found_in(store: Sqlite
     assert hit.digest == hashlib.sha256(written.body.encode()).hexdigest()
     assert hit.uri == f"engine://documents/{hit.id}"
     assert hit.passages is None
-    found = await store.get(hit.id)
+    found = await store.get(hit.id, EVERYTHING)
     assert found is not None
     assert [(chunk.heading, chunk.lines) for chunk in found.chunks] == [("Alpha", (2, 4)), ("Alpha > Beta", (6, 8))]
     await fill(store, NewDocument(source_id="a.md", body="a needle", chunks=("a needle",), digest="e"))
@@ -238,23 +239,23 @@ async def test_limit_bounds_the_hits_and_may_be_anything(store: SqliteStore) -> 
 
 async def test_hybrid_without_an_embedder_is_answered_by_keyword_with_a_warning(store: SqliteStore) -> None:
     await fill(store, document("a.md", "word"))
-    answer = await store.search(SearchQuery(query="word", mode="hybrid"))
+    answer = await store.search(SearchQuery(query="word", mode="hybrid"), EVERYTHING)
     assert names(answer.hits) == ["a.md"]
     assert any("embedder" in warning for warning in answer.warnings)
-    assert (await store.search(SearchQuery(query="word"))).warnings == ()
+    assert (await store.search(SearchQuery(query="word"), EVERYTHING)).warnings == ()
 
 
 async def test_semantic_without_an_embedder_raises_and_keyword_still_works(store: SqliteStore) -> None:
     await fill(store, document("a.md", "word"))
     with pytest.raises(EmbeddingsDisabled, match="embeddings"):
-        await store.search(SearchQuery(query="word", mode="semantic"))
+        await store.search(SearchQuery(query="word", mode="semantic"), EVERYTHING)
     assert names(await search(store, "word")) == ["a.md"]
 
 
 async def test_an_unknown_mode_is_refused_with_the_known_ones(store: SqliteStore) -> None:
     mode: Any = "psychic"
     with pytest.raises(ValueError, match="keyword, semantic, hybrid"):
-        await store.search(SearchQuery(query="word", mode=mode))
+        await store.search(SearchQuery(query="word", mode=mode), EVERYTHING)
 
 
 async def test_a_query_without_a_word_finds_nothing(store: SqliteStore) -> None:
@@ -273,8 +274,8 @@ def test_no_query_and_no_source_text_raises(tmp_path: Path, query: str, source: 
     async def main() -> None:
         async with open_store(tmp_path / "store.sqlite", create=True, readers=1) as store:
             await fill(store, document("a.md", "foo NOT bar", query.encode("utf-8", "replace").decode()))
-            await store.search(SearchQuery(query=query, source=source, mode=mode))
-            await store.get(query)
+            await store.search(SearchQuery(query=query, source=source, mode=mode), EVERYTHING)
+            await store.get(query, EVERYTHING)
 
     trio.run(main)
 
@@ -304,7 +305,7 @@ async def test_get_returns_everything_that_was_written(store: SqliteStore) -> No
     )
     await fill(store, written)
     (hit,) = await search(store, "second")
-    got = await store.get(hit.id)
+    got = await store.get(hit.id, EVERYTHING)
     assert got is not None
     assert (got.id, got.source, hit.source) == (hit.id, SOURCE, SOURCE)
     for name in (
@@ -328,7 +329,7 @@ ABSENT = "c42ec093-0e53-4b92-a5cf-730a082033ef"
 @pytest.mark.parametrize("document_id", ["", "nothing", ABSENT, "\0", "\ud800", "' OR 1=1"])
 async def test_get_of_an_id_that_is_none_is_none(store: SqliteStore, document_id: str) -> None:
     await fill(store, document("a.md", "word"))
-    assert await store.get(document_id) is None
+    assert await store.get(document_id, EVERYTHING) is None
 
 
 async def test_an_id_is_a_uuid_that_survives_rewriting_deleting_and_a_new_store(path: Path, tmp_path: Path) -> None:
@@ -360,7 +361,7 @@ async def test_rewriting_replaces_the_chunks_and_forgets_the_old_words(
     await fill(store, document("a.md", "new one", title="Modern"))
     assert await search(store, "old") == await search(store, "ancient") == ()
     assert names(await search(store, "new")) == names(await search(store, "modern")) == ["a.md"]
-    assert (await store.stats()).chunks == 2
+    assert (await store.stats(EVERYTHING)).chunks == 2
     assert_consistent()
 
 
@@ -397,7 +398,7 @@ async def test_sources_merges_what_is_stored_with_what_is_configured(path: Path)
         await fill(store, document("a.md", "one", "two"), document("b.md", "three"))
         await store.apply(Batch(source=SOURCE, mark=SyncMark(at="2025-01-01T00:00:00Z")))
         await fill(store, document("c.md", "word"), source="git:gone")
-        infos = {info.source: info for info in await store.sources()}
+        infos = {info.source: info for info in await store.sources(EVERYTHING)}
     assert list(infos) == ["filesystem:notes", "git:empty", "git:gone", "s3:broken"]
     notes = infos["filesystem:notes"]
     assert (notes.document_count, notes.chunk_count, notes.last_sync) == (2, 3, "2025-01-01T00:00:00Z")
@@ -411,18 +412,18 @@ async def test_a_failed_sync_makes_a_source_unhealthy_until_one_succeeds(path: P
     async with open_store(path, create=True, configured={SOURCE: None}) as store:
         await store.apply(Batch(source=SOURCE, mark=SyncMark(at="2025-01-01T00:00:00Z", checkpoint="sha1")))
         await store.apply(Batch(source=SOURCE, mark=SyncMark(error="its root folder is gone")))
-        (info,) = await store.sources()
+        (info,) = await store.sources(EVERYTHING)
         assert (info.healthy, info.notes) == (False, "the last sync failed: its root folder is gone")
         assert info.last_sync == "2025-01-01T00:00:00Z"
         assert await store.checkpoint(SOURCE) == "sha1"
         await store.apply(Batch(source=SOURCE, mark=SyncMark(at="2025-02-01T00:00:00Z")))
-        (info,) = await store.sources()
+        (info,) = await store.sources(EVERYTHING)
         assert (info.healthy, info.notes, info.last_sync) == (True, None, "2025-02-01T00:00:00Z")
 
 
 async def test_stats_counts_documents_chunks_and_bytes(store: SqliteStore) -> None:
     await fill(store, document("a.md", "one", "two"), document("b.md", "three"))
-    stats = await store.stats()
+    stats = await store.stats(EVERYTHING)
     assert (stats.documents, stats.chunks, stats.embedded) == (2, 3, 0)
     assert stats.size_bytes > 0
     assert [info.source for info in stats.sources] == [SOURCE]
@@ -431,7 +432,7 @@ async def test_stats_counts_documents_chunks_and_bytes(store: SqliteStore) -> No
 async def test_export_is_json_in_a_fixed_order(store: SqliteStore) -> None:
     await fill(store, document("b.md", "three", updated_at="1970-01-02T00:00:00Z"), document("a.md", "one", "two"))
     await fill(store, document("a.md", "four"), source="another:source")
-    exported = json.loads(json.dumps(await store.export()))
+    exported = json.loads(json.dumps(await store.export(EVERYTHING)))
     assert [(d["source_id"], d["source"]) for d in exported["documents"]] == [
         ("a.md", "another:source"),
         ("a.md", SOURCE),
@@ -443,7 +444,7 @@ async def test_export_is_json_in_a_fixed_order(store: SqliteStore) -> None:
     assert {(c["text"], c["chunk_index"]) for c in chunks} == {("one", 0), ("two", 1), ("three", 0), ("four", 0)}
     assert chunks == sorted(chunks, key=lambda c: (c["document_id"], c["chunk_index"]))
     assert len({c["id"] for c in chunks}) == 4
-    assert json.loads(json.dumps(await store.export())) == exported
+    assert json.loads(json.dumps(await store.export(EVERYTHING))) == exported
 
 
 # --- side by side
@@ -540,7 +541,7 @@ async def test_closing_the_store_ends_its_threads_and_later_calls_say_that_it_is
     for thread in started:
         await trio.to_thread.run_sync(thread.join)
     with pytest.raises(StoreError, match="closed"):
-        await store.search(SearchQuery(query="word"))
+        await store.search(SearchQuery(query="word"), EVERYTHING)
 
 
 async def test_one_sync_lock_of_a_label_is_held_at_a_time_and_others_are_free(store: SqliteStore) -> None:
@@ -741,54 +742,58 @@ async def test_documents_are_listed_by_source_and_id_in_pages_that_neither_repea
     await fill(store, *(document(f"a{n}", "é") for n in range(5)), source="filesystem:a")
     seen = []
     after = None
-    while page := await store.documents(after=after, limit=3):
+    while page := await store.documents(EVERYTHING, after=after, limit=3):
         seen += [(each.source, each.source_id) for each in page]
         after = seen[-1]
         await store.apply(Batch(source="filesystem:a", deletes=["a0"]))  # what was shown already may go
     assert seen == [("filesystem:a", f"a{n}") for n in range(5)] + [("git:z", f"b{n}") for n in range(5)]
-    first = (await store.documents(limit=1))[0]
+    first = (await store.documents(EVERYTHING, limit=1))[0]
     assert (first.source_id, first.title, first.size, first.content_type) == ("a1", "a1", 2, "text/plain")
-    assert await store.documents(after=("\ud800", ""), limit=3) == ()
+    assert await store.documents(EVERYTHING, after=("\ud800", ""), limit=3) == ()
 
 
 async def test_a_document_is_found_by_source_and_title_even_without_any_text(store: SqliteStore) -> None:
     empty = NewDocument(source_id="empty", body="", chunks=(), digest="d", title="An empty page")
     await fill(store, document("one", "x", title="Über uns"), document("two", "x", title="Über uns"), empty)
     await fill(store, document("one", "x", title="Über uns"), source="git:z")
-    found = await store.titled(SOURCE, "Über uns", limit=9)
-    assert {(await store.get(each)).source_id for each in found} == {"one", "two"}
-    assert len(await store.titled(SOURCE, "An empty page", limit=9)) == 1
-    assert await store.titled(SOURCE, "über", limit=9) == ()
-    assert await store.titled("git:none", "Über uns", limit=9) == ()
-    assert await store.titled(SOURCE, "\ud800", limit=9) == ()
+    found = await store.titled(SOURCE, "Über uns", EVERYTHING, limit=9)
+    assert {(await store.get(each, EVERYTHING)).source_id for each in found} == {"one", "two"}
+    assert len(await store.titled(SOURCE, "An empty page", EVERYTHING, limit=9)) == 1
+    assert await store.titled(SOURCE, "über", EVERYTHING, limit=9) == ()
+    assert await store.titled("git:none", "Über uns", EVERYTHING, limit=9) == ()
+    assert await store.titled(SOURCE, "\ud800", EVERYTHING, limit=9) == ()
 
 
 async def test_titles_are_completed_from_half_a_word(store: SqliteStore) -> None:
     titles = ("Payments API runbook", "Payments of invoices", "Café on call", "", "C++ style")
     await fill(store, *(document(f"d{n}", "payments", title=title) for n, title in enumerate(titles)))
     await fill(store, document("x", "x", title="Payroll"), source="git:z")
-    assert await store.titles("pay", limit=9) == ("Payments API runbook", "Payments of invoices", "Payroll")
-    assert await store.titles("run payments invoices", limit=9) == ()
-    assert await store.titles("run payments", limit=9) == ("Payments API runbook",)
-    assert await store.titles("pay", "z", limit=9) == ("Payroll",)
-    assert await store.titles("pay", limit=1) == ("Payments API runbook",)
-    assert await store.titles("CAFE", limit=9) == ("Café on call",)
-    assert len(await store.titles("", limit=9)) == 5
+    assert await store.titles("pay", None, EVERYTHING, limit=9) == (
+        "Payments API runbook",
+        "Payments of invoices",
+        "Payroll",
+    )
+    assert await store.titles("run payments invoices", None, EVERYTHING, limit=9) == ()
+    assert await store.titles("run payments", None, EVERYTHING, limit=9) == ("Payments API runbook",)
+    assert await store.titles("pay", "z", EVERYTHING, limit=9) == ("Payroll",)
+    assert await store.titles("pay", None, EVERYTHING, limit=1) == ("Payments API runbook",)
+    assert await store.titles("CAFE", None, EVERYTHING, limit=9) == ("Café on call",)
+    assert len(await store.titles("", None, EVERYTHING, limit=9)) == 5
     for odd in ("+++", '" OR *', "title : (", "\ud800", "\0"):
-        assert await store.titles(odd, limit=9) == (), odd
+        assert await store.titles(odd, None, EVERYTHING, limit=9) == (), odd
 
 
 async def test_the_revision_tells_of_changes_and_digests_of_which(path: Path) -> None:
     async with open_store(path, create=True) as ours, open_store(path) as theirs:
-        revision = await ours.revision()
-        assert await ours.revision() == revision
+        revision = await ours.revision(EVERYTHING)
+        assert await ours.revision(EVERYTHING) == revision
         await fill(theirs, document("a", "x"))
-        changed = await ours.revision()
+        changed = await ours.revision(EVERYTHING)
         assert changed != revision
-        (listed,) = await ours.documents(limit=9)
-        assert await ours.digests([listed.id, "nothing", "\ud800"]) == {listed.id: "d"}
-        assert await ours.digests([]) == {}
-        assert await ours.revision() == changed
+        (listed,) = await ours.documents(EVERYTHING, limit=9)
+        assert await ours.digests([listed.id, "nothing", "\ud800"], EVERYTHING) == {listed.id: "d"}
+        assert await ours.digests([], EVERYTHING) == {}
+        assert await ours.revision(EVERYTHING) == changed
         await ours.apply(Batch(source=SOURCE, deletes=["a"]))
-        assert await ours.revision() != changed
-        assert await ours.digests([listed.id]) == {}
+        assert await ours.revision(EVERYTHING) != changed
+        assert await ours.digests([listed.id], EVERYTHING) == {}

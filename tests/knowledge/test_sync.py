@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from knowledge import sync as sync_module
+from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
 from knowledge.connectors.filesystem import FilesystemConnector
 from knowledge.sqlite.store import SqliteStore, open_store
@@ -60,7 +61,7 @@ def counts(report: SyncReport) -> tuple[int, int, int, int]:
 
 
 async def stored(store: SqliteStore, query: str = "word") -> set[str]:
-    return {hit.source_id for hit in (await store.search(SearchQuery(query=query, limit=1000))).hits}
+    return {hit.source_id for hit in (await store.search(SearchQuery(query=query, limit=1000), EVERYTHING)).hits}
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -89,7 +90,7 @@ async def test_files_are_synchronised_changed_ones_again_and_deleted_ones_away(s
     assert counts(await sync(store, LABEL, connector)) == (2, 1, 1, 1)
     assert await stored(store) == {"a.md", "b.md"}
     assert await stored(store, "changed") == {"b.md"}
-    (info,) = await store.sources()
+    (info,) = await store.sources(EVERYTHING)
     assert info.last_sync is not None
 
 
@@ -108,7 +109,7 @@ async def test_a_touched_file_is_written_again_with_its_new_time(store: SqliteSt
     await sync(store, LABEL, connector)
     os.utime(root / "a.md", (1_700_000_000, 1_700_000_000))
     assert counts(await sync(store, LABEL, connector)) == (1, 1, 0, 0)
-    (hit,) = (await store.search(SearchQuery(query="word"))).hits
+    (hit,) = (await store.search(SearchQuery(query="word"), EVERYTHING)).hits
     assert hit.updated_at == "2023-11-14T22:13:20Z"
 
 
@@ -136,10 +137,10 @@ async def test_a_full_sync_reads_and_writes_everything_and_keeps_the_ids(store: 
     shelf = Shelf(a="word", b="word")
     shelf.versions = {"a": "v1", "b": "v1"}
     await sync(store, LABEL, shelf)
-    before = {hit.id for hit in (await store.search(SearchQuery(query="word"))).hits}
+    before = {hit.id for hit in (await store.search(SearchQuery(query="word"), EVERYTHING)).hits}
     for _ in range(2):
         assert counts(await sync(store, LABEL, shelf, full=True)) == (2, 2, 0, 0)
-    assert {hit.id for hit in (await store.search(SearchQuery(query="word"))).hits} == before
+    assert {hit.id for hit in (await store.search(SearchQuery(query="word"), EVERYTHING)).hits} == before
 
 
 async def test_other_chunk_bounds_cut_every_document_anew(store: SqliteStore) -> None:
@@ -149,7 +150,7 @@ async def test_other_chunk_bounds_cut_every_document_anew(store: SqliteStore) ->
     report = await sync(store, LABEL, shelf, max_tokens=10, overlap_tokens=2)
     assert report.upserted == 1
     assert report.chunks > 10
-    assert (await store.stats()).chunks == report.chunks
+    assert (await store.stats(EVERYTHING)).chunks == report.chunks
 
 
 async def test_one_item_that_cannot_be_read_costs_no_other_and_is_reported(store: SqliteStore, root: Path) -> None:
@@ -218,11 +219,11 @@ async def test_a_failed_scan_changes_nothing_but_the_state_and_the_next_sync_wor
         with pytest.raises(ConnectorError):
             await sync(store, LABEL, shelf)
         assert await stored(store) == {"a", "b"}
-        (info,) = await store.sources()
+        (info,) = await store.sources(EVERYTHING)
         assert not info.healthy
         assert "/a/path" not in (info.notes or "")
     assert counts(await sync(store, LABEL, Shelf(a="changed"))) == (1, 1, 0, 1)
-    (info,) = await store.sources()
+    (info,) = await store.sources(EVERYTHING)
     assert (info.healthy, info.notes) == (True, None)
 
 
@@ -257,13 +258,13 @@ async def test_a_bad_argument_is_a_value_error_before_anything_happens(
 
 async def test_a_dry_run_reports_what_would_happen_and_writes_nothing(store: SqliteStore) -> None:
     await sync(store, LABEL, Shelf(a="word", gone="word"))
-    before = await store.sources()
+    before = await store.sources(EVERYTHING)
     report = await sync(store, LABEL, Shelf(a="changed word", new="word"), dry_run=True)
     assert report.dry_run
     assert counts(report) == (2, 2, 0, 1)
     assert report.chunks == 2
     assert await stored(store) == {"a", "gone"}
-    assert await store.sources() == before
+    assert await store.sources(EVERYTHING) == before
 
 
 async def test_progress_is_told_in_order_with_a_total_once_it_is_known(store: SqliteStore) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knowledge import sync as sync_module
+from knowledge.access import EVERYTHING
 from knowledge.connectors import Complete, ConnectorError, Emitted, Event, Found, Gone, Item, Partial, Reached, Skipped
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import SearchQuery, StoreError
@@ -49,7 +50,7 @@ def counts(report: SyncReport) -> tuple[int, int, int, int]:
 
 
 async def stored(store: SqliteStore, query: str = "word") -> set[str]:
-    return {hit.source_id for hit in (await store.search(SearchQuery(query=query, limit=1000))).hits}
+    return {hit.source_id for hit in (await store.search(SearchQuery(query=query, limit=1000), EVERYTHING)).hits}
 
 
 async def next_checkpoint(store: SqliteStore, **options: Any) -> str | None:
@@ -140,11 +141,11 @@ async def test_a_scan_that_fails_midway_keeps_what_came_before_and_says_so(store
         await sync(store, LABEL, feed)
     assert await stored(store) == {"a", "b"}
     assert await next_checkpoint(store) == "1"
-    (info,) = await store.sources()
+    (info,) = await store.sources(EVERYTHING)
     assert (info.healthy, info.last_error, info.last_sync) == (False, "listing it failed with ValueError", None)
     assert [(each.source_id, each.reason) for each in info.skipped] == [("c", "too large")]
     await sync(store, LABEL, Feed(item("b"), item("c"), Complete()))
-    (info,) = await store.sources()
+    (info,) = await store.sources(EVERYTHING)
     assert (info.healthy, info.last_error, info.skipped) == (True, None, ())
     assert await stored(store) == {"b", "c"}
 
@@ -201,7 +202,7 @@ async def test_a_clock_that_goes_back_costs_nothing(store: SqliteStore, monkeypa
     feed = Feed(item("a", "word changed"), item("b"), Reached("2"))
     assert counts(await sync(store, LABEL, feed)) == (2, 2, 0, 0)
     assert feed.began == ["1"]
-    (info,) = await store.sources()
+    (info,) = await store.sources(EVERYTHING)
     assert info.last_sync == "2001-01-01T00:00:00Z"
 
 
@@ -209,7 +210,7 @@ async def test_skipped_items_are_bounded_in_number_and_length_and_the_rest_is_co
     skipped = [Skipped(source_id=f"{n}" + "x" * 1000, reason="r" * 1000) for n in range(1500)]
     report = await sync(store, LABEL, Feed(*skipped))
     assert (len(report.skipped), report.skipped_more) == (1000, 500)
-    (info,) = await store.sources()
+    (info,) = await store.sources(EVERYTHING)
     assert (len(info.skipped), info.skipped_more) == (20, 1480)
     assert {(len(each.source_id), len(each.reason)) for each in info.skipped} == {(256, 256)}
 
@@ -242,7 +243,7 @@ def test_a_feed_that_is_followed_in_parts_ends_as_one_that_is_followed_at_once(
         async with open_store(path, create=True, readers=1) as store:
             for limit in steps:
                 await sync(store, LABEL, Log(), limit=limit)
-            return {each["source_id"]: each["body"] for each in (await store.export())["documents"]}
+            return {each["source_id"]: each["body"] for each in (await store.export(EVERYTHING))["documents"]}
 
     async def both() -> None:
         assert await follow("parts", *limits, None) == await follow("whole", None)
@@ -304,7 +305,7 @@ async def test_a_feed_that_is_killed_at_any_moment_goes_on_to_what_an_undisturbe
     exported = []
     for each in (path, calm):
         async with open_store(each) as store:
-            exported.append((await store.export(), await store.checkpoint(LABEL)))
+            exported.append((await store.export(EVERYTHING), await store.checkpoint(LABEL)))
     assert exported[0] == exported[1]
     assert exported[0][1] == "700/0 400"
     assert_consistent()

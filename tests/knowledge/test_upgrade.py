@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knowledge import chunking
+from knowledge.access import EVERYTHING
 from knowledge.sqlite import upgrade
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery, StoreError
@@ -72,9 +73,9 @@ BODIES = ["# One\n\nfirst words here\n\n## Two\n\nsecond words are there", "", "
 
 async def answers(path: Path, **options: Any) -> Any:
     async with open_store(path, **options) as store:
-        hits = (await store.search(SearchQuery(query="needle words plain", passages=9))).hits
+        hits = (await store.search(SearchQuery(query="needle words plain", passages=9), EVERYTHING)).hits
         places = [[(hit.source_id, hit.heading, hit.lines, hit.digest, hit.passages)] for hit in hits]
-        return sorted(map(repr, places)), (await store.stats()).chunks
+        return sorted(map(repr, places)), (await store.stats(EVERYTHING)).chunks
 
 
 async def answers_of_new(path: Path, written: list[NewDocument]) -> Any:

@@ -17,6 +17,7 @@ from engine.config import Config
 from engine.engine import Engine, open_engine
 from engine.run import Hearers, LogLine, RunRequest, RunResult, Script
 from engine.tenant import Tenant
+from knowledge.access import Reader
 from knowledge.store import Chunk, Document, EmbeddingsDisabled, Hit, SearchAnswer, SearchQuery, SourceInfo
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class FakeStore:
         _document(3, "Größenänderung", "Disks grow while they are mounted — ½ hour."),
     )
 
-    async def search(self, query: SearchQuery) -> SearchAnswer:
+    async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         if query.query == "stall":
             await trio.sleep_forever()
         if query.mode == "semantic":
@@ -63,10 +64,10 @@ class FakeStore:
         found = [d for d in self.documents if any(word in (d.title or "").lower() + d.body.lower() for word in words)]
         return SearchAnswer(tuple(_hit(document) for document in found[: query.limit]))
 
-    async def get(self, document_id: str) -> Document | None:
+    async def get(self, document_id: str, reader: Reader) -> Document | None:
         return next((d for d in self.documents if d.id == document_id), None)
 
-    async def sources(self) -> tuple[SourceInfo, ...]:
+    async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
         return (
             SourceInfo(
                 source="git:runbooks",

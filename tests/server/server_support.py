@@ -160,7 +160,7 @@ class FakeService:
         return self.tools.get(name)
 
     def documents(self, tenant: Tenant) -> Documents:
-        return Documents(self.store)
+        return Documents(self.store, tenant.reader)
 
     async def stored(self, tenant: Tenant) -> dict[str, float]:
         return {}

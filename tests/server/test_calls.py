@@ -67,7 +67,7 @@ class Elsewhere:
         return TOOLS.get(name)
 
     def documents(self, tenant: Tenant) -> Documents:
-        return Documents(self._store)
+        return Documents(self._store, tenant.reader)
 
     async def complete(
         self, name: str, argument: str, value: str, given: Mapping[str, str], call: Call

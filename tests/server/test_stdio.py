@@ -31,6 +31,7 @@ from server_support import FakeService
 from agents.changes import Change
 from cli.main import run as run_command
 from engine.tenant import DEFAULT_TENANT
+from knowledge.access import Reader
 from server.mcp.wire import LAST_ANSWERS_S, UNDER_WAY, Lines, Wire
 from server.stdio import serve_client
 
@@ -71,10 +72,10 @@ class Store:
 
     now: int = 1
 
-    async def revision(self) -> int:
+    async def revision(self, reader: Reader) -> int:
         return self.now
 
-    async def digests(self, ids: Any) -> dict[str, str]:
+    async def digests(self, ids: Any, reader: Reader) -> dict[str, str]:
         return {}
 
 

@@ -30,6 +30,7 @@ from engine.config import Config, SandboxConfig
 from engine.engine import Engine, open_engine
 from engine.run import Authority, RunRequest, Script
 from engine.tenant import DEFAULT_TENANT
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument
 
@@ -87,7 +88,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Engine, str]]:
     ):
         document = NewDocument(source_id="a.md", title="A", body=BODY, chunks=(BODY,), digest="1")
         await documents.apply(Batch(source="filesystem:a", upserts=(document,)))
-        (listed,) = await documents.documents(limit=1)
+        (listed,) = await documents.documents(EVERYTHING, limit=1)
         functions = (
             *knowledge.functions(lambda _: documents, default_limit=12),
             *kv.functions(Host(lambda _: documents, 12, {}, kv=keys)),
