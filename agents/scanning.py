@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -60,9 +60,9 @@ _TOO_MUCH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScriptSource:
-    """A configured script. Every synchronisation runs it once."""
+    """A configured script. Every synchronisation runs it once. `hear` gets the lines that it logs."""
 
     name: str
     entry: ScriptConnector
@@ -103,6 +103,26 @@ class ScriptSource:
             raise ConnectorError(problem.message) from None
         return result.value
 
+    def kept(self, checkpoint: Any) -> str:
+        """A checkpoint as the store keeps it, with what it depends on. Raises CallRefused."""
+        try:
+            text = json.dumps(checkpoint, ensure_ascii=True, allow_nan=False)
+        except (ValueError, TypeError, RecursionError):
+            raise CallRefused("the checkpoint cannot be written as JSON") from None
+        if len(text) > MAX_CHECKPOINT:
+            raise CallRefused(f"the checkpoint is {len(text):,} bytes of JSON; the most is {MAX_CHECKPOINT:,}")
+        return f"{self.settings()} {text}"
+
+    def loaded(self, kept: str | None) -> Any:
+        """The checkpoint, or None where there is none for these settings."""
+        settings, _, text = (kept or "").partition(" ")
+        if settings != self.settings():
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+
     def settings(self) -> str:
         """A mark of what a checkpoint depends on: the script's own keys, but for values of the environment, which are
         credentials and change without a change of the source.
@@ -130,9 +150,9 @@ class ScriptScan:
     def __post_init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[Event](0)
 
-    async def stream(self, checkpoint: str | None) -> AsyncIterator[Event]:
+    async def stream(self, checkpoint: str | None) -> AsyncGenerator[Event]:
         """What the script emits, then what it returns."""
-        self.nursery.start_soon(self._run, self._loaded(checkpoint))
+        self.nursery.start_soon(self._run, self.source.loaded(checkpoint))
         async for event in self._receive:
             yield event
         if self._failure is not None:
@@ -158,7 +178,7 @@ class ScriptScan:
                 raise ConnectorError(f"connector.scan found more than a scan takes: {_TOO_MUCH}")
             if (checkpoint := answer.get("checkpoint")) is not None:
                 try:
-                    yield Reached(self._kept(checkpoint))
+                    yield Reached(self.source.kept(checkpoint))
                 except CallRefused as error:
                     raise ConnectorError(f"connector.scan: {error}") from None
             if complete:
@@ -182,7 +202,7 @@ class ScriptScan:
     ) -> None:
         """Take an item. Raises CallRefused beyond the bounds of a scan, and for a checkpoint that cannot be kept."""
         began_s = time.thread_time()
-        kept = None if checkpoint is None else self._kept(checkpoint)
+        kept = None if checkpoint is None else self.source.kept(checkpoint)
         self._count += 1
         self._bytes += size or sum(len(value) for value in item.values() if isinstance(value, str))
         if self._bytes > MAX_SCAN_BYTES or self._count > MAX_ITEMS:
@@ -216,27 +236,6 @@ class ScriptScan:
             except Unreadable as error:
                 found = [Skipped(source_id=source_id, reason=str(error))]
         return found if checkpoint is None else [*found, Reached(checkpoint)]
-
-    # ---- checkpoints
-
-    def _kept(self, checkpoint: Any) -> str:
-        """A checkpoint as the store keeps it, with what it depends on. Raises CallRefused."""
-        try:
-            text = json.dumps(checkpoint, ensure_ascii=True, allow_nan=False)
-        except (ValueError, TypeError, RecursionError):
-            raise CallRefused("the checkpoint cannot be written as JSON") from None
-        if len(text) > MAX_CHECKPOINT:
-            raise CallRefused(f"the checkpoint is {len(text):,} bytes of JSON; the most is {MAX_CHECKPOINT:,}")
-        return f"{self.source.settings()} {text}"
-
-    def _loaded(self, kept: str | None) -> Any:
-        settings, _, text = (kept or "").partition(" ")
-        if settings != self.source.settings():
-            return None
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            return None
 
 
 def _listed(answer: object) -> list[Any]:

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "agent": ("agent:app", "List, test, develop and create agents."),
     "tool": ("tool:app", "List, test, develop and create tools."),
+    "connector": ("knowledge.connector:app", "List, test and create connectors."),
     "test": (
         "test:run_tests",
         "Run the tests of scripts: files *_test.lua, each test in a fresh state of a confined worker.",
@@ -61,7 +62,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # Commands of ctx that do not exist here, each with its replacement.
 OF_CTX: dict[str, str] = {
-    "connector": "`engine sync script:NAME` runs a connector in Lua; with --dry-run it writes nothing",
     "embed": "search is by keyword, so there are no embeddings to make",
     "registry": "packages are published with `engine agent publish` and `engine tool publish`",
     "vector-index": "search is by keyword, so there is no index of vectors",

@@ -1,4 +1,4 @@
-"""The output of `engine agent init` and `engine tool init`: a commented script that works unchanged, and its tests."""
+"""The output of `engine agent|tool|connector init`: a commented script that works unchanged, and its tests."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -159,6 +159,50 @@ describe("<NAME>", function()
 end)
 """
 
+CONNECTOR = """\
+-- <NAME>: a connector. `engine sync` runs its scan, which gives documents to the knowledge store.
+--
+--   engine connector test <NAME>       what it finds; nothing is written
+--   engine sync script:<NAME>          store it
+--
+-- A scan begins in a new Lua 5.4 state: a variable does not keep its value until the next one. What it needs to go on
+-- where it ended is in context.checkpoint.
+
+connector = {
+    description = "Notes, as an example",
+}
+
+---@param config table<string, any>    the extra keys of this connector's table in the configuration
+---@param context engine.Context
+function connector.scan(config, context)
+    local last = tonumber(config.count) or 3
+    for n = (context.checkpoint or 0) + 1, last do
+        -- With a checkpoint, a scan that is interrupted goes on after the last item that was stored.
+        context.emit({
+            source_id = "note-" .. n,               -- its name in this source, the same at every scan
+            title = "Note " .. n,
+            body = "# Note " .. n .. "\\n\\nThe text that is searched.",
+            content_type = "text/markdown",
+            updated_at = "2026-01-31T12:00:00Z",
+        }, n)
+    end
+    log.info("up to note", last)
+    -- With complete = true, documents that this scan did not emit would be deleted: for scans that emit everything.
+    return { checkpoint = last }
+end
+
+-- From an API, with allow_hosts = ["api.example.com"] and token = "${API_TOKEN}" in its table of the configuration:
+--
+--   local answer = http.get("https://api.example.com/tickets", {
+--       headers = { Authorization = "Bearer " .. config.token },
+--       params = { since = context.checkpoint or "" },
+--   })
+--   if not answer.ok then error("the API answered " .. answer.status) end
+--   for _, ticket in ipairs(answer.json) do
+--       if ticket.removed then context.deleted(ticket.id) else context.emit({ ... }, ticket.changed) end
+--   end
+"""
+
 # What a script can do beyond computing and the knowledge base; appended to both templates.
 MORE = """\
 -- Also here, without a grant:
@@ -231,3 +275,21 @@ def _wrong(kind: Kind, name: str) -> str | None:
     if kind.word == "tool" and name in NAMES:
         return f"{name!r} is the name of a builtin tool"
     return None
+
+
+def begin_connector(name: str, loaded: LoadedConfig) -> None:
+    """Write a template of a connector, and print what to add to the configuration. Raises Exit as `begin` does."""
+    if not valid_name(name):
+        raise Exit(UNUSABLE, f"{name!r} is not a name: 1 to 64 letters, digits, '_', '.' or '-'")
+    path = loaded.root / "connectors" / f"{name}.lua"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(CONNECTOR.replace("<NAME>", name))
+    except FileExistsError:
+        raise Exit(UNUSABLE, f"{shown(path)} exists and is left as it is") from None
+    say(f"Created: {shown(path)}")
+    say(f'For completion in your editor, set in lua-language-server: "workspace.library": ["{EDITOR}"]')
+    say("Add to config:")
+    say()
+    say(f'  [connectors.script.{_key(name)}]\n  path = "connectors/{name}.lua"\n  timeout = 60\n  count = 3')

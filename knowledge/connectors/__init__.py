@@ -6,7 +6,7 @@ A kind is one file here, found by its name. Its `CONNECTOR` makes one source: it
 """
 
 import pkgutil
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -125,7 +125,7 @@ class Connector(Protocol):
 class Streams(Protocol):
     """A source whose scan gives contents, from a checkpoint on, and is stored while it runs."""
 
-    def stream(self, checkpoint: str | None) -> AsyncIterator[Event]:
+    def stream(self, checkpoint: str | None) -> AsyncGenerator[Event]:
         """What there is since `checkpoint`, which is None for the first scan and for a full one.
 
         Without `Complete`, what it does not name is kept. Raises ConnectorError; what came before is stored.

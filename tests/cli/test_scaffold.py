@@ -44,6 +44,27 @@ def test_agent_init_writes_an_agent_that_works_as_it_is(filled, tmp_path):
     assert filled("agent", "test", "sre-helper", "--json").json["messages"] == []
 
 
+def test_connector_init_writes_a_connector_that_works_as_it_is(engine, tmp_path):
+    (tmp_path / "engine.toml").write_text("")
+    ended = engine("connector", "init", "notes.of")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("Created: connectors/notes.of.lua\n")
+    add(tmp_path, ended.out)
+    tried = engine("connector", "test", "notes.of", "--limit", "2")
+    assert (tried.code, tried.err) == (0, "[info] up to note\t3\n")
+    assert "note-1: Note 1\n    " in tried.out
+    assert tried.out.endswith(
+        "and 1 more item\ncheckpoint: 3\n3 items, 0 skipped, 0 deleted; a part of the source; nothing was written\n"
+    )
+    assert not (tmp_path / "data").exists()
+    assert engine("connector", "test", "notes.of", "--checkpoint", "2", "--json").json["found"] == 1
+    assert engine("sync", "all", "--json").json["sources"][0]["upserted"] == 3
+    assert engine("sync", "all", "--json").json["sources"][0]["fetched"] == 0
+    again = engine("connector", "init", "notes.of")
+    assert (again.code, again.err) == (2, "error: connectors/notes.of.lua exists and is left as it is\n")
+    assert engine("connector", "init", "../x").code == 2
+
+
 def test_tool_init_writes_a_tool_that_works_as_it_is(filled, tmp_path):
     ended = filled("tool", "init", "look-up")
     assert (ended.code, ended.err) == (0, "")

@@ -234,12 +234,12 @@ async def test_how_a_scan_ended_is_its_checkpoint_and_whether_it_saw_everything(
 
 
 def test_a_checkpoint_is_that_of_the_keys_it_was_made_with() -> None:
-    kept = scan_of(repo="a")._kept({"page": 2})
-    assert scan_of(repo="a")._loaded(kept) == {"page": 2}
-    assert scan_of(repo="b")._loaded(kept) is None
-    assert scan_of(repo="a", max_bytes=7)._loaded(kept) is None
+    kept = scan_of(repo="a").source.kept({"page": 2})
+    assert scan_of(repo="a").source.loaded(kept) == {"page": 2}
+    assert scan_of(repo="b").source.loaded(kept) is None
+    assert scan_of(repo="a", max_bytes=7).source.loaded(kept) is None
     for damaged in (None, "", "x", kept[:-1]):
-        assert scan_of(repo="a")._loaded(damaged) is None
+        assert scan_of(repo="a").source.loaded(damaged) is None
 
 
 async def test_a_scan_that_emits_too_much_is_refused_and_cannot_say_that_it_was_complete(
@@ -375,6 +375,32 @@ def test_an_item_that_is_too_large_is_skipped_and_the_others_are_there(engine: E
         "large": "too large: 3000 bytes; max_extract_bytes is 2000",
         "item 3": "source_id must be a string that is not empty, got nil",
     }
+
+
+def test_a_source_is_tried_out_without_writing(engine: Engine, tmp_path: Path, api: str) -> None:
+    configure(tmp_path, STREAM, last=3, fails_at=2)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text("# Alpha\n\nword")
+    (tmp_path / "docs/b.md").write_bytes(b"\xff\x00")
+    with (tmp_path / "engine.toml").open("a") as file:
+        file.write('[connectors.filesystem.docs]\nroot = "docs"\n')
+        file.write('[connectors.git.private]\nurl = "https://me:hidden@example.com/r.git"\n')
+    listed = engine("connector", "list", "--json")
+    assert {row["source"]: row["from"] for row in listed.json["connectors"]} == {
+        "filesystem:docs": "docs", "git:private": "https://example.com/r.git", "script:x": "scan.lua",
+    }  # fmt: skip
+    assert "hidden" not in listed.out + engine("connector", "list").out
+    files = engine("connector", "test", "filesystem:docs", "--json").json
+    assert ([item["title"] for item in files["items"]], files["found"], files["complete"]) == (["Alpha"], 2, True)
+    assert [each["source_id"] for each in files["skipped"]] == ["b.md"]
+    failed = engine("connector", "test", "x")
+    assert (failed.code, "no luck" in failed.err) == (1, True)
+    assert "2 items, 0 skipped, 0 deleted; a part of the source; nothing was written\n" in failed.out
+    (tmp_path / "other.lua").write_text(STREAM)
+    granted = engine("connector", "test", "other.lua", "--source", "x", "--checkpoint", '{"n": 2}', "--json").json
+    assert (granted["found"], granted["deleted"], granted["checkpoint"]) == (1, ["1"], {"n": 3})
+    assert not (tmp_path / "data").exists()
+    assert "did you mean 'script:x'?" in engine("connector", "test", "script:y").err
 
 
 def test_no_agent_or_tool_has_what_a_connector_has(engine: Engine, tmp_path: Path) -> None:

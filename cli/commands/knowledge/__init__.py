@@ -1,0 +1,1 @@
+"""Commands on sources of documents."""
