@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knowledge import words
+from knowledge.access import EVERYTHING, NOTHING_KNOWN
 from knowledge.sqlite import indexing, reading, schema, writing
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, NewDocument, SearchQuery
@@ -72,7 +73,7 @@ async def fill(store: SqliteStore, texts: dict[str, str]) -> None:
 
 
 async def found(store: SqliteStore, query: str) -> list[str]:
-    return [hit.source_id for hit in (await store.search(SearchQuery(query=query, limit=100))).hits]
+    return [hit.source_id for hit in (await store.search(SearchQuery(query=query, limit=100), EVERYTHING)).hits]
 
 
 async def test_each_question_finds_its_document_first(path: Path, assert_consistent: Callable[[], None]) -> None:
@@ -94,7 +95,7 @@ async def test_what_was_found_is_shown_in_the_excerpt(path: Path) -> None:
     async with open_store(path, create=True) as store:
         await fill(store, texts)
         for query, shown in {"refunding": "refunds are late", "itgc": "gen-itgc后", "跑g": "重跑gen"}.items():
-            hits = (await store.search(SearchQuery(query=query))).hits
+            hits = (await store.search(SearchQuery(query=query), EVERYTHING)).hits
             assert shown in hits[0].snippet, query
 
 
@@ -118,7 +119,7 @@ def test_the_word_itself_ranks_above_its_other_forms(
     batch = Batch(source=SOURCE, upserts=[
         document(form, "" if in_title else text, text if in_title else None) for form, text in texts.items()
     ])  # fmt: skip
-    writing.apply(db, batch)
+    writing.apply(db, batch, NOTHING_KNOWN)
     hits = [hit.source_id for hit in reading.search(db, SearchQuery(query=asked), ())]
     assert hits[0] == asked
     assert sorted(hits) == sorted(texts)
@@ -135,7 +136,7 @@ def test_any_two_neighbours_of_a_run_of_cjk_are_found(run: str, data: st.DataObj
     at = data.draw(st.integers(0, len(run) - 2))
     db = apsw.Connection(":memory:")
     db.execute(schema.SCHEMA)
-    writing.apply(db, Batch(source=SOURCE, upserts=[document("it", f"{before}{run}{after} and more")]))
+    writing.apply(db, Batch(source=SOURCE, upserts=[document("it", f"{before}{run}{after} and more")]), NOTHING_KNOWN)
     for query in (run, run[at : at + 2], run[at:], run[0], run[-1], f'"{run}"'):
         assert [hit.source_id for hit in reading.search(db, SearchQuery(query=query), ())] == ["it"], query
     assert reading.search(db, SearchQuery(query="\u4e30\u4e31"), ()) == ()
@@ -207,7 +208,7 @@ def test_a_document_whose_forms_have_no_room_is_found_by_its_exact_words(monkeyp
     db.execute(schema.SCHEMA)
     chunks = ("refunds", "policies", "mistakes")
     written = NewDocument(source_id="long", body="\n".join(chunks), chunks=chunks, digest="d")
-    writing.apply(db, Batch(source=SOURCE, upserts=[written]))
+    writing.apply(db, Batch(source=SOURCE, upserts=[written]), NOTHING_KNOWN)
     hits = {query: len(reading.search(db, SearchQuery(query=query), ())) for query in ("refund", "mistakes", "mistake")}
     assert hits == {"refund": 1, "mistakes": 1, "mistake": 0}
 

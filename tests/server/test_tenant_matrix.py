@@ -14,6 +14,7 @@ from server_support import assert_envelope, serving
 
 from agents.service import Service, open_service
 from engine.config import load_config
+from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery
 from knowledge.stores import store_path
@@ -186,7 +187,7 @@ async def matrix(tmp_path: Path) -> AsyncIterator[Matrix]:
     others = NewDocument(source_id="z.md", body="a word", chunks=["a word"], digest="2", title="word")
     async with open_store(store_path(path, "acme"), create=True) as store:
         await store.apply(Batch(source=f"filesystem:{MARK}-docs", upserts=[theirs]))
-        ((hit),) = (await store.search(SearchQuery(query=MARK))).hits
+        ((hit),) = (await store.search(SearchQuery(query=MARK), EVERYTHING)).hits
     async with open_store(store_path(path, "zeta"), create=True) as store:
         await store.apply(Batch(source="filesystem:z", upserts=[others]))
     async with open_service(loaded) as service, serving(service) as running:  # type: ignore[arg-type]
