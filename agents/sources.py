@@ -46,10 +46,9 @@ def connector(
         return ScriptSource(name, config.connectors.script[name], engine, who)
     entry = getattr(config.connectors, kind)[name]
     keys = {key: getattr(entry, key) for key in type(entry).model_fields if key not in _NOT_ITS_OWN}
-    keys["extractor"] = extractor
     if keys.get("cache_dir", "") is None:
         keys["cache_dir"] = cache_path(config.db.path)
     try:
-        return connectors.make(kind, keys)
+        return connectors.make(kind, keys, {"extractor": extractor})
     except ValueError as error:
         raise ConfigError(f"{label}: {error}") from None

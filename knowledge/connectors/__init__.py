@@ -1,7 +1,8 @@
 """The interface of connectors, which read sources of documents, and the kinds of them.
 
 A kind is one file here, found by its name. Its `CONNECTOR` makes one source: it is called with the keys of the table
-`[connectors.KIND.NAME]` of the configuration as keyword arguments. The model of that table is in
+`[connectors.KIND.NAME]` of the configuration as keyword arguments, and with the parts of the engine that it names, such
+as `extractor`. The model of that table is in
 `engine/config/entries.py`.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
 from knowledge.extraction import Unreadable as Unreadable
@@ -176,7 +178,8 @@ def missing(kind: str) -> str | None:
     return library if library is not None and find_spec(library) is None else None
 
 
-def make(kind: str, keys: Mapping[str, object]) -> Source:
-    """A source of this kind. Raises ValueError for keys that it cannot use."""
+def make(kind: str, keys: Mapping[str, object], parts: Mapping[str, object] | None = None) -> Source:
+    """A source of this kind, with those of the engine's parts that it takes. Raises ValueError for unusable keys."""
     connector: Callable[..., Source] = import_module(f"{__name__}.{kind}").CONNECTOR
-    return connector(**keys)
+    takes = signature(connector).parameters
+    return connector(**keys, **{name: part for name, part in (parts or {}).items() if name in takes})

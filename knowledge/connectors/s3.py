@@ -1,4 +1,4 @@
-"""Documents from the text objects of a bucket of S3, or of a service that speaks its protocol.
+"""Documents from the objects of a bucket of S3, or of a service that speaks its protocol.
 
 Requests are signed and sent by botocore, an extra of the installation, in threads. Its answers are read here: botocore
 would keep as much of an answer as a server sends, for as long as it sends.
@@ -19,16 +19,8 @@ from urllib.parse import quote, urlsplit
 import trio
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
-from knowledge.textfiles import (
-    DEFAULT_INCLUDE,
-    DEFAULT_MAX_BYTES,
-    Globs,
-    GlobStyle,
-    content_type,
-    decoded,
-    title,
-    too_large,
-)
+from knowledge.extraction import TEXT_ONLY, Extractor
+from knowledge.textfiles import DEFAULT_INCLUDE, DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of, too_large
 from knowledge.times import from_timestamp
 
 # Bounds on a listing: an endpoint can list for ever. A page has at most 1,000 keys of 1,024 bytes, three times as many
@@ -114,6 +106,7 @@ class S3Connector:
         glob_style: GlobStyle = "gitignore",
         max_extract_bytes: int = DEFAULT_MAX_BYTES,
         url_prefix: str | None = None,
+        extractor: Extractor = TEXT_ONLY,
     ) -> None:
         """Raises ValueError for a bucket, region, endpoint, set of keys or pattern that cannot be used."""
         if not _BUCKET.fullmatch(bucket):
@@ -124,6 +117,7 @@ class S3Connector:
             raise ValueError("access_key_id and secret_access_key belong together; give both, or neither")
         if anonymous and access_key_id:
             raise ValueError("anonymous and access_key_id exclude one another")
+        self._extractor = extractor
         self._bucket = bucket
         self._prefix = prefix
         self._globs = Globs(include_globs, exclude_globs, glob_style)
@@ -146,7 +140,9 @@ class S3Connector:
             # The same object at another place is written again: its source_url and metadata differ.
             place = f"{self._urls}\n{self._bucket}"
             mark = hashlib.sha256(place.encode()).hexdigest()[:8]
-            yield _Objects(client, self._bucket, self._prefix, self._globs, self._max_bytes, self._urls, mark)
+            yield _Objects(
+                client, self._bucket, self._prefix, self._globs, self._max_bytes, self._urls, mark, self._extractor
+            )
         finally:
             client.close()
 
@@ -155,7 +151,15 @@ class _Objects:
     """The objects of a bucket: a Connector."""
 
     def __init__(
-        self, client: _Client, bucket: str, prefix: str, globs: Globs, max_bytes: int, urls: str, mark: str
+        self,
+        client: _Client,
+        bucket: str,
+        prefix: str,
+        globs: Globs,
+        max_bytes: int,
+        urls: str,
+        mark: str,
+        extractor: Extractor,
     ) -> None:
         self._client = client
         self._bucket = bucket
@@ -164,6 +168,7 @@ class _Objects:
         self._max_bytes = max_bytes
         self._urls = urls
         self._mark = mark
+        self._extractor = extractor
         self._failures = 0  # in a row
 
     async def scan(self) -> AsyncIterator[Found | Skipped]:
@@ -186,7 +191,7 @@ class _Objects:
                 raise ConnectorError(f"it has more than {listed:,} objects; a longer `prefix` takes a part of them")
 
     async def read(self, found: Found) -> Item:
-        """One object's text. Raises Unreadable when it is gone, archived, too large, or no text."""
+        """One object's text. Raises Unreadable when it is gone, archived, too large, or has no text."""
         if self._failures >= _FAILURES_IN_A_ROW:
             raise Unreadable("not tried: its server failed for others before it")
         try:
@@ -201,19 +206,20 @@ class _Objects:
         coding = str(answer.get("ContentEncoding", "")).replace("aws-chunked", "").strip(" ,").lower()
         if coding not in ("", "identity"):
             raise Unreadable("compressed (it has a Content-Encoding)")
-        try:
-            body = decoded(data)
-        except ValueError as error:
-            raise Unreadable(str(error)) from error
         key, changed = found.source_id, _moment(answer.get("LastModified"))
+        if self._extractor.takes(key, data):
+            text = await self._extractor.extract(key, data)
+        else:
+            text = await trio.to_thread.run_sync(text_of, key, data)
         etag = str(answer.get("ETag", "")).strip('"')
         return Item(
-            body=body,
-            title=title(key, body) or key,
+            body=text.body,
+            title=text.title or key,
             source_url=self._urls + quote(key),
             created_at=changed,
             updated_at=changed,
-            content_type=content_type(key),
+            content_type=text.content_type,
+            pages=text.pages,
             metadata={"bucket": self._bucket, "etag": etag, "size": len(data)},
         )
 

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import document_files
 import pytest
 import trio
 from s3_support import KEYS, Server, client, failure, moto, page, served
 
+from engine.config import parse_config
+from engine.extraction import open_extractor
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable, opened, s3
 from knowledge.connectors.s3 import S3Connector
@@ -169,6 +172,21 @@ async def test_what_is_no_text_is_skipped_with_a_reason(tmp_path: Path, endpoint
         "zipped.md": "compressed (it has a Content-Encoding)",
         "cold.md": "archived (GLACIER); restore it to have it read",
     }
+
+
+async def test_a_file_that_is_no_text_is_read_by_the_extractor(server: Server) -> None:
+    server.listing = lambda token: page({"guide.pdf": 1, "broken.pdf": 1, "a.md": 1})
+    given = {"guide.pdf": document_files.pdf(["first page", "second"], title="The guide"), "broken.pdf": b"%PDF-1.7 x"}
+    server.object_ = lambda key: given.get(key, b"text")
+    async with open_extractor(parse_config("", environ={}, cwd=Path("/nonexistent"))[0]) as extractor:
+        found = await read(server.url, include_globs=["**"], extractor=extractor)
+    guide, broken, text = (found[key] for key in ("guide.pdf", "broken.pdf", "a.md"))
+    assert isinstance(guide, Item)
+    assert (guide.title, guide.content_type, len(guide.pages)) == ("The guide", "application/pdf", 2)
+    assert isinstance(broken, str)
+    assert "damaged" in broken
+    assert isinstance(text, Item)
+    assert (text.body, text.pages) == ("text", ())
 
 
 async def test_a_bucket_that_is_not_there_is_named_as_such_and_costs_no_document(
