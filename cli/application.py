@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init:init", "Write a commented engine.toml and an empty store. What exists is left as it is."),
     "doctor": (
         "doctor:doctor",
-        "Check the configuration, store, embedder, scripts and sandbox layers.\n\n"
+        "Check the configuration, store, embedder, extractor, scripts and sandbox layers.\n\n"
         "Exit code 1 when a script did not load or an issuer's keys cannot be fetched; 2 when a required layer is "
         "missing, or the configuration or store cannot be used.",
     ),

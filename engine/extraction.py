@@ -18,8 +18,8 @@ import trio
 
 from engine.config import Config
 from engine.workers.zygote import Child, Zygote, ZygoteLost, open_zygote
+from knowledge.connectors import Unfinished
 from knowledge.extraction import Extracted, Unreadable
-from knowledge.textfiles import markdown_title
 from sandbox.wire import messages
 from sandbox.wire.extraction import (
     ANSWER,
@@ -121,7 +121,7 @@ class Extractor:
         if not data:
             raise Unreadable("empty")
         if find_spec(form.library) is None:
-            raise Unreadable(_reason(Reason.MISSING, form))
+            raise Unfinished(_reason(Reason.MISSING, form))
         async with self._confined() as (child, pipe, _):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send, child.to_worker, REQUEST.pack(form.number, len(data)), data)
@@ -132,8 +132,7 @@ class Extractor:
             if answer is None:
                 raise Unreadable(await _why(child, form))
         body, title, pages = answer
-        heading = None if form is _PDF else markdown_title(body)
-        return Extracted(body, title or heading or PurePosixPath(name).name, form.content_type, pages)
+        return Extracted(body, title or PurePosixPath(name).name, form.content_type, pages)
 
     async def prove(self) -> tuple[LayerReport, ...]:
         """The layers of a new extractor. Raises Unreadable when there is none, or a required one is missing."""
@@ -149,7 +148,7 @@ class Extractor:
                 child = await zygote.fork(cpu_s=CPU_S, memory_bytes=MEMORY_BYTES, layers_off=self._layers_off)
             except ZygoteLost as lost:
                 log.error("no extractor", reason=str(lost))
-                raise Unreadable("no extractor could be started") from None
+                raise Unfinished("no extractor could be started; see `engine doctor`") from None
             try:
                 for fd in (child.to_worker, child.from_worker):
                     os.set_blocking(fd, False)
@@ -168,10 +167,10 @@ class Extractor:
     def _checked(self, layers: tuple[LayerReport, ...] | None) -> tuple[LayerReport, ...]:
         """The layers, trusted as they are: until the file comes, nothing is in the process that is not ours."""
         if layers is None:
-            raise Unreadable("an extractor ended before it was ready")
+            raise Unfinished("an extractor ended before it was ready")
         for name in sorted(self._required - {layer.name for layer in layers if layer.state == "active"}):
             log.error("extractors are not confined", layer=name)
-            raise Unreadable(f"an extractor lacks the layer {name!r} ([sandbox] require)")
+            raise Unfinished(f"an extractor lacks the layer {name!r} ([sandbox] require)")
         return layers
 
     async def _current_zygote(self) -> Zygote:

@@ -6,6 +6,8 @@ One list. SECURITY.md shows it, `tests/security/supervisor` runs the worst input
 
 from dataclasses import dataclass
 
+from sandbox.wire.extraction import MAX_PAGES, MAX_TEXT_BYTES
+
 # No piece of work blocks the event loop for longer than this on an idle core, in CPU time of the supervisor.
 LOOP_S = 0.05
 # No input grows the process by more than this many times its own size.
@@ -129,6 +131,11 @@ WORK: dict[str, WorkSpec] = {
             "bundle", "a script's text is searched for the files that it requires, and theirs",
             None, 50_000, "limits.source_bytes of all together; 32 files; one pass, in a thread (engine/bundle.py)",
             "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "document", "the text that an extractor found in a file is decoded and checked",
+            MAX_TEXT_BYTES, MAX_PAGES, "sandbox/wire/extraction.py; a title of 2 KiB; in pieces of 64 KiB",
+            "the operator, whose sources these are",
         ),
         WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",

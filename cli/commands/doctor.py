@@ -17,11 +17,16 @@ from control.files import control_path
 from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.engine import SandboxUnavailable
+from engine.extraction import missing, open_extractor
 from engine.tenant import DEFAULT_TENANT
 from knowledge.access import EVERYTHING
+from knowledge.extraction import Unreadable
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
+from sandbox.wire.extraction import FORMATS
 from server.oauth.tokens import open_tokens
+
+_EXTRA = "install the extra `documents` for more"
 
 
 @dataclass(slots=True)
@@ -31,6 +36,7 @@ class _Report:
     config: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": None})
     store: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": "not checked"})
     embedder: dict[str, Any] = field(default_factory=lambda: {"ok": False, "provider": None, "message": "not checked"})
+    extractor: dict[str, Any] = field(default_factory=lambda: {"ok": False, "message": "not checked", "layers": []})
     layers: list[dict[str, Any]] = field(default_factory=list)
     scripts: list[dict[str, Any]] = field(default_factory=list)
     issuers: list[dict[str, Any]] = field(default_factory=list)
@@ -47,6 +53,7 @@ class _Report:
             "config": self.config,
             "store": self.store,
             "embedder": self.embedder,
+            "extractor": self.extractor,
             "layers": self.layers,
             "scripts": self.scripts,
             "issuers": self.issuers,
@@ -56,7 +63,7 @@ class _Report:
 
 
 async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
-    """Check the configuration, store, embedder, scripts and sandbox layers.
+    """Check the configuration, store, embedder, extractor, scripts and sandbox layers.
 
     Exit code 1 when a script did not load or an issuer's keys cannot be fetched; 2 when a required layer is missing, or
     the configuration or store cannot be used.
@@ -66,6 +73,7 @@ async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
     if loaded is not None:
         await _check_store(report, loaded.config)
         _check_embedder(report, loaded.config)
+        await _check_extractor(report, loaded.config)
         if report.store["ok"]:
             await _check_service(report, loaded)
     if as_json:
@@ -114,6 +122,28 @@ def _check_embedder(report: _Report, config: Config) -> None:
     if provider != "disabled":
         report.embedder |= {"ok": False, "message": f"no embedder {provider!r} is built in; search is by keyword"}
         report.warnings.append(f"embedding.provider: no embedder {provider!r} is built in")
+
+
+async def _check_extractor(report: _Report, config: Config) -> None:
+    """Start an extractor as a sync does, and have it prove its layers."""
+    quiet_logs()
+    absent = missing()
+    known = [form.name for form in FORMATS if form.name not in absent]
+    if not known:
+        report.extractor |= {"ok": True, "message": f"reads text only; {_EXTRA}"}
+        return
+    try:
+        async with open_extractor(config) as extractor:
+            layers = await extractor.prove()
+    except Unreadable as error:
+        report.extractor["message"] = str(error)
+        report.worsen(UNUSABLE)
+        return
+    off = [f"{layer.name} {layer.state}" for layer in layers if layer.state != "active"]
+    parts = [f"reads {', '.join(known)}", *([f"not {', '.join(absent)}: {_EXTRA}"] if absent else [])]
+    parts.append(f"{len(layers) - len(off)} layers active" + (f", {', '.join(off)}" if off else ""))
+    rows = [{"name": layer.name, "state": layer.state, "detail": layer.detail} for layer in layers]
+    report.extractor = {"ok": True, "message": "; ".join(parts), "layers": rows}
 
 
 async def _check_service(report: _Report, loaded: LoadedConfig) -> None:
@@ -204,6 +234,7 @@ def _show(report: _Report) -> None:
     if config["ok"]:
         line(store["ok"], "store", f"{store['path']}: {store['message']}" if store["ok"] else store["message"])
         line(embedder["ok"], "embedder", f"{embedder['provider']}: {embedder['message']}")
+        line(report.extractor["ok"], "extractor", report.extractor["message"])
     if report.sandbox:
         line(False, "sandbox", report.sandbox)
     for layer in report.layers:

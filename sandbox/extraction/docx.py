@@ -42,10 +42,12 @@ def read(data: bytes) -> Text:
         style = _style(paragraph, styles)
         if found := _HEADING.match(style):
             _flush(text, items)
+            if found[1] == "1":
+                text.set_title(paragraph.text)
             text.heading(int(found[1]) + titled, paragraph.text)
         elif style == "Title":
             _flush(text, items)
-            text.set_title(text.title or paragraph.text)
+            text.set_title(paragraph.text)
             text.heading(1, paragraph.text)
             titled = 1
         elif style.startswith("List"):

@@ -12,6 +12,7 @@ _OPTIONS = html_to_markdown.ConversionOptions(
     autolinks=False, skip_images=True, exclude_selectors=_FURNITURE, extract_metadata=False, wrap=False
 )
 _TITLE = re.compile(r"<title[^>]*>(.{0,2000}?)</title", re.IGNORECASE | re.DOTALL)
+_HEADING = re.compile(r"^# (.+)", re.MULTILINE)
 _CHARSET = re.compile(rb"""<meta[^>]{0,200}charset\s*=\s*["']?([A-Za-z0-9_-]{1,40})""", re.IGNORECASE)
 _HEAD_BYTES = 64 * 1024
 
@@ -27,7 +28,10 @@ def read(data: bytes) -> Text:
     if found := _TITLE.search(page[:_HEAD_BYTES]):
         converted = html_to_markdown.convert(f"<p>{found[1]}</p>", _OPTIONS)
         text.set_title(converted.content)
-    text.add(clean(html_to_markdown.convert(page, _OPTIONS).content or ""))
+    body = clean(html_to_markdown.convert(page, _OPTIONS).content or "")
+    if found := _HEADING.search(body):
+        text.set_title(found[1])
+    text.add(body)
     return text
 
 

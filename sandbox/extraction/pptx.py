@@ -28,6 +28,7 @@ def read(data: bytes) -> Text:
         text.page()
         title = slide.shapes.title
         if title is not None:
+            text.set_title(title.text_frame.text)
             text.heading(1, title.text_frame.text)
         for shape in _shapes(slide.shapes):
             if title is not None and shape.shape_id == title.shape_id:

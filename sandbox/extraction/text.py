@@ -8,6 +8,9 @@ from sandbox.wire.extraction import MAX_PAGES, MAX_TEXT_BYTES, MAX_TITLE_BYTES, 
 _HYPHEN = re.compile("[\x02\ufffe]\r?\n?")
 _UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 _LINE_END = re.compile("\r\n?|\x0b|\x0c|\u2028|\u2029")
+# What programs write as a title that has none.
+_NO_TITLES = frozenset({"powerpoint presentation", "word document", "untitled", "document"})
+_OF_PROGRAM = re.compile(r"Microsoft (Word|PowerPoint|Excel) - ")
 # What Markdown would take for a heading or a fence.
 _MARK = re.compile(r"^( {0,3})(#{1,6}(?=\s|$)|`{3}|~{3})", re.MULTILINE)
 
@@ -51,11 +54,13 @@ class Text:
         self._bytes = 0
 
     def set_title(self, text: str | None) -> None:
-        """Take a title that is not empty."""
-        shown = line(text or "")
+        """Take a title that is one, unless there is one already."""
+        shown = _OF_PROGRAM.sub("", line(text or ""))
+        if self.title or shown.lower() in _NO_TITLES:
+            return
         while len(shown.encode()) > MAX_TITLE_BYTES:
             shown = shown[: MAX_TITLE_BYTES // 4]
-        self.title = shown or self.title
+        self.title = shown
 
     def page(self) -> None:
         """A page begins here. Raises Refused when there are too many."""

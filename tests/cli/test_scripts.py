@@ -293,10 +293,15 @@ def test_doctor_says_that_everything_is_in_order(project):
     assert "✓ store        data/engine.sqlite: 3 documents, 3 chunks" in ended.out
     assert "✓ seccomp" in ended.out
     report = project("doctor", "--json").json
-    assert {"ok", "config", "store", "embedder", "layers", "scripts"} <= set(report)
+    assert {"ok", "config", "store", "embedder", "extractor", "layers", "scripts"} <= set(report)
     assert (report["ok"], report["scripts"]) == (True, [])
     assert {layer["name"] for layer in report["layers"]} >= {"process", "seccomp", "rlimits"}
     assert all(set(layer) == {"name", "state", "detail", "required"} for layer in report["layers"])
+    extractor = report["extractor"]
+    assert extractor["ok"]
+    assert extractor["message"].startswith("reads pdf, docx, pptx, xlsx, html; ")
+    states = {layer["name"]: layer["state"] for layer in extractor["layers"]}
+    assert states["seccomp"] == states["rlimits"] == states["process"] == "active"
 
 
 def test_doctor_lists_every_script_that_did_not_load_and_is_exit_1(project, tmp_path):
