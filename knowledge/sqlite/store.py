@@ -15,7 +15,7 @@ import apsw
 import trio
 
 from knowledge import ranking
-from knowledge.sqlite import indexing, reading, schema, upgrade, writing
+from knowledge.sqlite import indexing, matching, reading, schema, upgrade, writing
 from knowledge.store import (
     MODES,
     Applied,
@@ -165,7 +165,7 @@ class SqliteStore:
     async def _search(self, query: SearchQuery) -> SearchAnswer:
         if query.mode not in MODES:
             raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
-        conditions = reading.conditions(query)
+        conditions = matching.conditions(query)
         if query.mode == "semantic":
             raise EmbeddingsDisabled(
                 "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"

@@ -90,23 +90,24 @@ def _upsert(db: apsw.Connection, source: int, label: str, document: NewDocument,
     }
     if len(document.chunks) > MAX_CHUNKS:  # their rows would overlap those of the next document
         raise StoreError(f"a document has {len(document.chunks)} chunks; the store takes {MAX_CHUNKS} of one")
+    there = rows(db, "SELECT n FROM documents WHERE source = ? AND source_id = ?", (source, document.source_id))
     n = rows(db, _UPSERT, values)[0][0]
+    if there:
+        _forget_chunks(db, n)
     write_chunks(db, n, document.title, document.chunks, language)
     place(db, n, document.body, document.content_type, document.chunks)
 
 
 def write_chunks(db: apsw.Connection, n: int, title: str | None, chunks: Sequence[str], language: str) -> None:
-    """Write the chunks of document `n` and their words, in place of those that it has."""
-    first, last = chunk_range(n)
-    db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", (first, last))
+    """Write the chunks of document `n`, which has none, and their words."""
+    first, _ = chunk_range(n)
     db.executemany("INSERT INTO chunks(chunk, text) VALUES (?, ?)", enumerate(chunks, first))
     indexing.index(db, n, title, chunks, language)
 
 
 def place(db: apsw.Connection, n: int, body: str, content_type: str, chunks: Sequence[str]) -> None:
-    """Write where the chunks of document `n` stand, and the hash of its body."""
-    first, last = chunk_range(n)
-    db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", (first, last))
+    """Write where the chunks of document `n`, which have no place, stand, and the hash of its body."""
+    first, _ = chunk_range(n)
     # In a plain text, a `#` begins a comment as often as a heading.
     found = places.places(body, chunks, markdown=content_type != "text/plain")
     db.executemany(
@@ -120,11 +121,15 @@ def _delete(db: apsw.Connection, source: int, source_id: str) -> bool:
     sql = "DELETE FROM documents WHERE source = ? AND source_id = ? RETURNING n"
     found = rows(db, sql, (source, source_id))
     for (n,) in found:
-        db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", chunk_range(n))
-        indexing.forget(db, n)
-        db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+        _forget_chunks(db, n)
         db.execute("DELETE FROM bodies WHERE n = ?", (n,))
     return bool(found)
+
+
+def _forget_chunks(db: apsw.Connection, n: int) -> None:
+    db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+    db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+    indexing.forget(db, n)
 
 
 def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
