@@ -51,10 +51,14 @@ class MatchQuery:
     cut: bool
 
     @property
+    def expressions(self) -> tuple[str, ...]:
+        """All expressions, each once."""
+        return tuple(dict.fromkeys(chain(*(term.expressions for term in self.terms), self.together)))
+
+    @property
     def any(self) -> str:
         """Matches a document with any of the terms; empty when the query holds none, so that nothing matches."""
-        found = chain(chain.from_iterable(term.expressions for term in self.terms), self.together)
-        return " OR ".join(dict.fromkeys(found))
+        return " OR ".join(self.expressions)
 
     @property
     def required(self) -> tuple[str, ...]:

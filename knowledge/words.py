@@ -165,8 +165,8 @@ _forms_of = lru_cache(maxsize=4)(_Forms)
 
 
 def forms(text: str, language: str, room: int = MAX_FORM_BYTES) -> str:
-    """The forms of a text's words, in their order, at most `room` bytes of them in UTF-8."""
+    """The forms of a text's words, of each word once, at most `room` bytes of them in UTF-8."""
     # As bytes: cutting a text at all that is no letter or digit takes a sixth of what a pattern takes (measured).
     pieces = text[: max(room, 0)].encode("utf-8", "replace").translate(_SEPARATED).split()
-    found = b" ".join(filter(None, map(_forms_of(language).__getitem__, pieces)))
+    found = b" ".join(filter(None, map(_forms_of(language).__getitem__, dict.fromkeys(pieces))))
     return (found if len(found) <= room else found[:room].rpartition(b" ")[0]).decode()

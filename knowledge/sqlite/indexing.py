@@ -19,8 +19,7 @@ _INSERT = "INSERT INTO words(rowid, title, text, title_forms, text_forms) VALUES
 
 
 def index(db: apsw.Connection, n: int, title: str | None, chunks: Sequence[str], language: str) -> None:
-    """Write the words of document `n`, in place of those that it has."""
-    forget(db, n)
+    """Write the words of document `n`, which has none in the index."""
     db.executemany(_INSERT, _entries(n, title or "", chunks, language))
 
 
@@ -84,6 +83,7 @@ def _step(db: apsw.Connection) -> bool:
         passed, title = found[0]
         sql = "SELECT text FROM chunks WHERE chunk BETWEEN ? AND ? ORDER BY chunk"
         texts = [text for (text,) in rows(db, sql, chunk_range(passed))]
+        forget(db, passed)
         index(db, passed, title, texts, language)
         documents += 1
         characters += sum(map(len, texts))

@@ -10,14 +10,14 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from sys import getsizeof
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
-from knowledge import globs, ranking, times
+from knowledge import ranking, times
 from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
-from knowledge.sqlite import indexing
+from knowledge.sqlite import indexing, matching
 from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import (
@@ -34,36 +34,7 @@ from knowledge.store import (
 from storage.answers import ENTRY_BYTES, OBJECT_BYTES, text_bytes
 from storage.lanes import rows
 
-# A word in the title counts as four in the text: titles are short and say what a document is about. A form counts as
-# half its word: the word itself ranks higher.
-_WEIGHTS = "4.0, 1.0, 2.0, 0.5"
-
-# SQLite refuses bm25() where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 prevents that,
-# without the copy that MATERIALIZED would make. Conditions come before the limit, so a document that meets them is
-# found however many others rank higher. For the order see ranking.py.
-_SEARCH = """
-WITH matches AS (
-    SELECT rowid AS chunk, bm25(words, {weights}) AS rank FROM words WHERE words MATCH :any LIMIT -1
-), best AS (
-    SELECT chunk >> {bits} AS n, chunk, min(rank) AS rank FROM matches GROUP BY chunk >> {bits}
-)
-SELECT n, chunk, rank, ({complete}) AS complete FROM best WHERE {allowed} ORDER BY complete DESC, rank LIMIT :most
-"""
-
-# Joined only where there is a condition: for every document that matches, this would be the larger part of a search.
-_ALLOWED = """
-EXISTS (SELECT 1 FROM documents d JOIN sources s ON s.n = d.source WHERE d.n = {n} AND {conditions})
-"""
-
-_FOUND = """
-SELECT d.n, d.id, s.label, d.source_id, d.title, d.source_url, d.updated_at
-FROM documents d JOIN sources s ON s.n = d.source WHERE d.n IN (SELECT value FROM json_each(?))
-"""
-
-# Documents that are fetched beyond the limit, as the last ones may be equals: enough where the ranks differ at all.
-_SPARE = 20
-
-# Not part of _SEARCH: there they would be evaluated before the limit, for every document that matches.
+# Not joined in a search: there they would be evaluated before the limit, for every document that matches.
 _CHUNK_TEXT = "SELECT text FROM chunks WHERE chunk = ?"
 _PLACE = "SELECT first_line, last_line, page, heading FROM places WHERE chunk = ?"
 _BODY = "SELECT sha256 FROM bodies WHERE n = ?"
@@ -71,7 +42,7 @@ _BODY = "SELECT sha256 FROM bodies WHERE n = ?"
 # The best chunks of the documents that were found.
 _PASSAGES = f"""
 WITH matches AS (
-    SELECT rowid AS chunk, bm25(words, {_WEIGHTS}) AS rank FROM words
+    SELECT rowid AS chunk, bm25(words, {matching.WEIGHTS}) AS rank FROM words
     WHERE words MATCH :any AND rowid >> {CHUNK_BITS} IN (SELECT value FROM json_each(:documents)) LIMIT -1
 )
 SELECT chunk FROM (
@@ -134,76 +105,11 @@ def is_text(value: str | None) -> bool:
     return True
 
 
-def conditions(query: SearchQuery) -> tuple[Condition, ...]:
-    """What a document must meet to be found. Raises ValueError for an invalid `since`, `until` or `path`."""
-    found = []
-    if query.source is not None:
-        found.append(Condition(":source IN (s.label, s.name, s.type)", {"source": query.source}))
-    if query.since is not None:
-        found.append(Condition("d.updated_at >= :since", {"since": times.canonical_time(query.since)}))
-    if query.until is not None:
-        until = times.canonical_time(query.until, end_of_day=True)
-        found.append(Condition("d.updated_at <= :until", {"until": until}))
-    if query.path is not None:
-        paths = {f"path{index}": path for index, path in enumerate(globs.sqlite_globs(query.path))}
-        found.append(Condition(" OR ".join(f"d.source_id GLOB :{name}" for name in paths), paths))
-    return tuple(found)
-
-
-def _allowed(conditions: Sequence[Condition], n: str) -> str:
-    """SQL that is true for a document whose number is `n`, an expression, where it meets all conditions."""
-    if not conditions:
-        return "1"
-    return _ALLOWED.format(n=n, conditions=" AND ".join(f"({each.sql})" for each in conditions))
-
-
-def _search_sql(match: ranking.MatchQuery, conditions: Sequence[Condition]) -> str:
-    terms = len(match.terms)
-    matching = (f"SELECT rowid >> {CHUNK_BITS} FROM words WHERE words MATCH :term{i}" for i in range(terms))
-    complete = "1" if terms == 1 else f"n IN ({' INTERSECT '.join(matching)})"
-    return _SEARCH.format(weights=_WEIGHTS, bits=CHUNK_BITS, complete=complete, allowed=_allowed(conditions, "best.n"))
-
-
-class Ranked(NamedTuple):
-    """A document that matches: its best chunk, the rank of that, and whether it holds all words."""
-
-    n: int
-    chunk: int
-    rank: float
-    complete: bool
-
-
-def _ranked(
-    db: apsw.Connection, match: ranking.MatchQuery, conditions: Sequence[Condition], limit: int
-) -> list[tuple[Ranked, tuple[Any, ...]]]:
-    """The best documents in the order of hits, each with its row of `_FOUND`."""
-    bindings: dict[str, Any] = {"any": match.any}
-    for each in conditions:
-        bindings |= each.bindings
-    bindings |= {f"term{index}": term for index, term in enumerate(match.required)}
-    sql, most = _search_sql(match, conditions), limit + _SPARE
-    while True:
-        found = [Ranked(*row) for row in rows(db, sql, bindings | {"most": most})]
-        # The order of equals is that of their documents, so all the equals of the last one have to be there.
-        if len(found) < most or found[limit - 1][2:] != found[-1][2:]:
-            break
-        most *= 8
-    last = found[limit - 1][2:] if limit < len(found) else None
-    while last is not None and found[-1][2:] != last:
-        found.pop()
-    of = {row[0]: row for row in rows(db, _FOUND, (json.dumps([each.n for each in found]),))}
-    # Stable, from the last criterion to the first; no time at all comes behind every time.
-    found.sort(key=lambda each: str(of[each.n][1]))
-    found.sort(key=lambda each: of[each.n][6] or "", reverse=True)
-    found.sort(key=lambda each: (-each.complete, each.rank))
-    return [(each, of[each.n]) for each in found[:limit]]
-
-
 def search(db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition]) -> tuple[Hit, ...]:
     """The best chunk of each document that matches, the best first."""
     with db:  # one snapshot: the excerpts are of the chunks that were ranked
         match = ranking.parse_query(query.query, prefix=query.prefix, languages=indexing.languages(db))
-        found = _ranked(db, match, conditions, query.limit)
+        found = matching.ranked(db, match, conditions, query.limit)
         texts = [rows(db, _CHUNK_TEXT, (each.chunk,))[0][0] for each, _ in found]
         places = [_place(db, each.chunk) for each, _ in found]
         bodies = [rows(db, _BODY, (each.n,)) for each, _ in found]

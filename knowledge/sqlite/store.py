@@ -18,7 +18,7 @@ import trio
 from knowledge import ranking
 from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
 from knowledge.sqlite import access as sees
-from knowledge.sqlite import indexing, reading, schema, upgrade, writing
+from knowledge.sqlite import indexing, matching, reading, schema, upgrade, writing
 from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.store import (
     MODES,
@@ -178,7 +178,7 @@ class SqliteStore:
     async def _search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         if query.mode not in MODES:
             raise ValueError(f"search mode is {query.mode!r}; it must be one of {', '.join(MODES)}")
-        conditions, seen = reading.conditions(query), self._seen(reader)
+        conditions, seen = matching.conditions(query), self._seen(reader)
         if seen is not ALWAYS:
             conditions += (seen,)
         if query.mode == "semantic":

@@ -114,19 +114,21 @@ def _upsert(
     }
     if len(document.chunks) > MAX_CHUNKS:  # their rows would overlap those of the next document
         raise StoreError(f"a document has {len(document.chunks)} chunks; the store takes {MAX_CHUNKS} of one")
-    for (n,) in rows(db, _NUMBER, (changed.source, document.source_id)):
+    there = rows(db, _NUMBER, (changed.source, document.source_id))
+    for (n,) in there:
         changed.note(access.labels_of(db, n))
     n = rows(db, _UPSERT, values)[0][0]
     changed.note(labels)
     access.put(db, n, labels, own=bool(document.access))
+    if there:
+        _forget_chunks(db, n)
     write_chunks(db, n, document.title, document.chunks, language)
     place(db, n, document.body, document.content_type, document.chunks, document.pages)
 
 
 def write_chunks(db: apsw.Connection, n: int, title: str | None, chunks: Sequence[str], language: str) -> None:
-    """Write the chunks of document `n` and their words, in place of those that it has."""
-    first, last = chunk_range(n)
-    db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", (first, last))
+    """Write the chunks of document `n`, which has none, and their words."""
+    first, _ = chunk_range(n)
     db.executemany("INSERT INTO chunks(chunk, text) VALUES (?, ?)", enumerate(chunks, first))
     indexing.index(db, n, title, chunks, language)
 
@@ -134,9 +136,8 @@ def write_chunks(db: apsw.Connection, n: int, title: str | None, chunks: Sequenc
 def place(
     db: apsw.Connection, n: int, body: str, content_type: str, chunks: Sequence[str], pages: Sequence[int] = ()
 ) -> None:
-    """Write where the chunks of document `n` stand, and the hash of its body."""
-    first, last = chunk_range(n)
-    db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", (first, last))
+    """Write where the chunks of document `n`, which have no place, stand, and the hash of its body."""
+    first, _ = chunk_range(n)
     found = places.places(body, chunks, markdown=textfiles.is_markdown(content_type), pages=pages)
     db.executemany(
         "INSERT INTO places(chunk, first_line, last_line, heading, page) VALUES (?, ?, ?, ?, ?)",
@@ -151,11 +152,15 @@ def _delete(db: apsw.Connection, changed: Changed, source_id: str) -> bool:
         changed.note(access.labels_of(db, n))
         db.execute("DELETE FROM documents WHERE n = ?", (n,))
         db.execute("DELETE FROM labels WHERE n = ?", (n,))
-        db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", chunk_range(n))
-        indexing.forget(db, n)
-        db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+        _forget_chunks(db, n)
         db.execute("DELETE FROM bodies WHERE n = ?", (n,))
     return bool(found)
+
+
+def _forget_chunks(db: apsw.Connection, n: int) -> None:
+    db.execute("DELETE FROM chunks WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+    db.execute("DELETE FROM places WHERE chunk BETWEEN ? AND ?", chunk_range(n))
+    indexing.forget(db, n)
 
 
 def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
