@@ -1,6 +1,8 @@
 """From a configured source of documents to its connector, for every front end that fills a store."""
 
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from engine.config import Config, ConfigError, unsupported_connector
@@ -9,6 +11,7 @@ from knowledge import connectors
 from knowledge.access import SourceAccess
 from knowledge.connectors import Source
 from knowledge.extraction import TEXT_ONLY, Extractor
+from knowledge.fetching import Fetcher
 from knowledge.stores import cache_path
 
 if TYPE_CHECKING:
@@ -49,6 +52,14 @@ def connector(
     if keys.get("cache_dir", "") is None:
         keys["cache_dir"] = cache_path(config.db.path)
     try:
-        return connectors.make(kind, keys, {"extractor": extractor})
+        return connectors.make(kind, keys, {"extractor": extractor, "fetching": _fetching})
     except ValueError as error:
         raise ConfigError(f"{label}: {error}") from None
+
+
+@asynccontextmanager
+async def _fetching(urls: Sequence[str]) -> AsyncIterator[Fetcher]:
+    from engine.egress.fetching import open_fetcher  # with what speaks HTTP, which other sources do not need
+
+    async with open_fetcher(urls) as fetcher:
+        yield fetcher

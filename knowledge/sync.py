@@ -24,6 +24,7 @@ from knowledge.connectors import (
     Item,
     Partial,
     Reached,
+    Remembers,
     Skipped,
     Source,
     Streams,
@@ -218,6 +219,9 @@ class _Sync:
     # ---- a list, then contents
 
     async def compare(self, connector: Connector) -> None:
+        if isinstance(connector, Remembers) and not self.full:
+            marks = {source_id: each.version.partition(" ") for source_id, each in self.stored.items()}
+            connector.remember({source_id: mark[2] for source_id, mark in marks.items() if mark[0] == self.chunking})
         found = await self.discover(connector)
         wanted = [item for item in found.values() if _within(item.updated_at, self.window)]
         self.report.fetched = len(wanted)

@@ -52,7 +52,7 @@ class _Options:
 
 
 async def sync(
-    connector: Annotated[str, Parameter(help="`all`, a TYPE (filesystem, git, s3, script) or TYPE:NAME.")],
+    connector: Annotated[str, Parameter(help="`all`, a TYPE (filesystem, git, s3, web, script) or TYPE:NAME.")],
     /,
     *,
     full: Annotated[bool, Parameter(help="Read and write everything again.", negative=())] = False,

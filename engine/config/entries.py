@@ -20,6 +20,7 @@ from engine.config.fields import (
     Seconds,
     Strings,
     Text,
+    Urls,
 )
 from knowledge import connectors
 from knowledge.access import PUBLIC, Access, Rule
@@ -254,6 +255,25 @@ class S3Connector(_Globs):
     url_prefix: Text | None = None
 
 
+class WebConnector(Labelled):
+    """`[connectors.web.NAME]`: the pages of `urls` and `sitemaps`, and with `follow` what the pages link to."""
+
+    urls: Urls = Field(default=(), repr=False)  # may hold a secret in its query
+    sitemaps: Urls = Field(default=(), repr=False)
+    follow: bool = False
+    max_depth: Count = 3
+    max_pages: Count = 1_000
+    max_total_bytes: Count = 500_000_000
+    max_extract_bytes: Count = 50_000_000
+    timeout_s: Seconds = 1_800.0
+    delay_s: Annotated[float, Field(ge=0, le=60)] = 0.1
+    user_agent: Text = "engine"
+    include_globs: Strings = ("**",)
+    exclude_globs: Strings = ()
+    glob_style: Literal["gitignore", "ctx"] = "gitignore"
+    tenants: Strings | None = None
+
+
 class Connectors(Model):
     """`[connectors]`, by type and name.
 
@@ -263,6 +283,7 @@ class Connectors(Model):
     filesystem: dict[Name, FilesystemConnector] = Field(default_factory=dict)
     git: dict[Name, GitConnector] = Field(default_factory=dict)
     s3: dict[Name, S3Connector] = Field(default_factory=dict)
+    web: dict[Name, WebConnector] = Field(default_factory=dict)
     script: dict[Name, ScriptConnector] = Field(default_factory=dict)
 
     def labels(self, tenant: str = "default") -> tuple[str, ...]:

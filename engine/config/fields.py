@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from engine.egress.rules import parse_rule
+from engine.egress.rules import parse_rule, parse_url
 from engine.names import valid_name
 from engine.quota import QUOTAS
 from knowledge.access import MAX_LABEL_CHARACTERS, MAX_LABELS, check_labels
@@ -75,6 +75,14 @@ def _check_label(value: str) -> str:
     return value
 
 
+def _check_url(value: str) -> str:
+    try:
+        parse_url(value)
+    except ValueError as error:  # its text is shown without the address, which may hold a password
+        raise PydanticCustomError("phrase", "expected the address of a page: {why}", {"why": str(error)}) from None
+    return value
+
+
 def _check_layer(value: str) -> str:
     # A misspelt layer would silently be ignored.
     if value not in LAYERS:
@@ -113,6 +121,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=INT64)]
 Bind = Annotated[str, AfterValidator(_check_bind)]
 HostRules = Annotated[tuple[Annotated[Text, AfterValidator(_check_host_rule)], ...], Field(strict=False)]
+Urls = Annotated[tuple[Annotated[Text, AfterValidator(_check_url)], ...], Field(strict=False)]
 Layer = Annotated[str, AfterValidator(_check_layer)]
 Name = Annotated[str, AfterValidator(_check_name)]
 LimitTable = Annotated[

@@ -86,6 +86,22 @@ def is_public(address: Address) -> bool:
     )
 
 
+# Networks of an organisation, and this machine.
+_INTERNAL_4 = tuple(map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+_INTERNAL_6 = (IPv6Network("::1/128"), IPv6Network("fc00::/7"))
+# Inside them: services that hand out the secrets of the machine, of Alibaba and of AWS.
+_METADATA = frozenset({IPv4Address("100.100.100.200"), IPv6Address("fd00:ec2::254"), IPv6Address("fd00:ec2::23")})
+
+
+def is_internal(address: Address) -> bool:
+    """Whether the address is of this machine or of a private network, and serves no metadata of a cloud."""
+    if address in _METADATA:
+        return False
+    if isinstance(address, IPv4Address):
+        return any(address in network for network in _INTERNAL_4)
+    return address.scope_id is None and any(address in network for network in _INTERNAL_6)
+
+
 # ---- rules ------------------------------------------------------------------------------------------------------
 
 

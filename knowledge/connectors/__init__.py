@@ -144,6 +144,15 @@ class Opens(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A connector that can ask its source for what changed, if it knows what the store has."""
+
+    def remember(self, versions: Mapping[str, str]) -> None:
+        """Called before `scan` with the versions that the store has, by source_id; never for a full one."""
+        ...
+
+
 Source = Connector | Streams | Opens
 
 

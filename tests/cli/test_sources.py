@@ -10,6 +10,7 @@ from added import added_file, added_table
 from cli_support import Engine
 from git_support import Repository
 from s3_support import KEYS, failure, served
+from web_support import markdown, page, site, sitemap
 
 from agents.sources import connector
 from engine.config import ConfigError, load_config
@@ -161,3 +162,53 @@ def test_a_git_repository_that_cannot_be_fetched_fails_its_source_alone(engine: 
         "git:gone": (0, "there is no repository at its address"),
         "git:here": (1, None),
     }
+
+
+def test_a_site_is_synchronised_and_the_second_time_nothing_is_sent(engine: Engine, tmp_path: Path) -> None:
+    with site() as server:
+        server.pages = {
+            "/docs/": page("Alpha", "b.md", text="The first page."),
+            "/docs/b.md": markdown("# Beta\n\nThe second page.\n"),
+            "/map.xml": sitemap("/docs/b.md", "/docs/gone"),
+        }
+        (tmp_path / "engine.toml").write_text(
+            f'[connectors.web.all]\nurls = ["{server.url}/docs/"]\nfollow = true\nmax_depth = 1\ndelay_s = 0.0\n'
+            f'[connectors.web.map]\nsitemaps = ["{server.url}/map.xml"]\n'
+        )
+        ended = engine("sync", "web", "--json")
+        assert (ended.code, ended.err) == (0, "")
+        assert [(row["source"], row["upserted"], row["error"]) for row in ended.json["sources"]] == [
+            ("web:all", 2, None), ("web:map", 1, None),
+        ]  # fmt: skip
+        assert ended.json["sources"][1]["skipped"] == [
+            {"source_id": f"{server.url}/docs/gone", "reason": "not found (HTTP 404)"}
+        ]
+        (hit,) = engine("search", "first", "--source", "web:all", "--json").json["results"]
+        assert (hit["title"], hit["heading"], hit["source_url"]) == ("Alpha", "Alpha", f"{server.url}/docs/")
+        again = engine("sync", "web:map", "--json").json["sources"][0]
+        assert (again["upserted"], again["unchanged"]) == (0, 1)
+        assert ("/docs/b.md", 304) in server.asked
+    assert engine("sync", "web:map").code == 1
+    row = next(row for row in engine("sources", "--json").json["sources"] if row["source"] == "web:map")
+    assert "does not accept connections" in row["last_error"]
+    assert row["document_count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            'urls = ["docs.example.com"]',
+            "connectors.web.x.urls[0]: expected the address of a page: the URL must be",
+        ),
+        ('urls = ["https://u:pa55@h/"]', "the address of a page: the URL must not hold a user or password"),
+        ("", "web:x: there are no urls and no sitemaps"),
+        ('urls = ["https://h/"]\ndelay_s = -1.0', "connectors.web.x.delay_s: expected"),
+    ],
+)
+def test_a_mistake_in_the_table_of_a_site_is_named(engine: Engine, tmp_path: Path, table: str, message: str) -> None:
+    (tmp_path / "engine.toml").write_text(f"[connectors.web.x]\n{table}\n")
+    ended = engine("sync", "all")
+    assert ended.code == 2
+    assert message in ended.err
+    assert "pa55" not in ended.err

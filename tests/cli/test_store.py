@@ -112,7 +112,7 @@ def ftp():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("nosuch", "unknown connector 'nosuch'; use all, filesystem, git, s3, script, ftp or TYPE:NAME; "
+        ("nosuch", "unknown connector 'nosuch'; use all, filesystem, git, s3, web, script, ftp or TYPE:NAME; "
                    "configured: filesystem:docs, ftp:repo"),
         ("filesystem:nosuch", "unknown connector 'filesystem:nosuch'; configured: filesystem:docs, ftp:repo"),
         ("git", "no git connectors are configured; configured: filesystem:docs, ftp:repo"),
