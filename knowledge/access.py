@@ -112,6 +112,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         """Raises ValueError for an invalid pattern."""
+        compile_glob(self.glob)  # an error shows it as it was written
         object.__setattr__(self, "_patterns", tuple(compile_glob(each) for each in _spellings(self.glob)))
 
     def matches(self, source_id: str) -> bool:

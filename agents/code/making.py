@@ -62,6 +62,8 @@ class Making:
             allow_hosts=grants.hosts,
             env=grants.env,
             kv=grants.kv,
+            sources=grants.sources,
+            labels=grants.labels,
             tools=allowed,
             extra=dict(package.config),
         )

@@ -173,6 +173,8 @@ def _show(root: Root, version: dict[str, Any], *, as_json: bool) -> None:
     if version["asks"]:
         named = f"{version['name']} {version['version']}"
         say(f"It asks for more than was approved: {_asks(version)}")
+        if version["means"]:
+            say(version["means"])
         say(f"To see it, with what it changes: engine {root} show {named}")
         say(f"To approve that: engine {root} approve {named}")
 

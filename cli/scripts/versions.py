@@ -113,6 +113,8 @@ def _lines(root: "Root", version: dict[str, Any]) -> Iterator[str]:
     yield f"Published: {version['published_at']} by {version['published_by']}"
     if version["approved_by"] is not None:
         yield f"Approved by: {version['approved_by']}"
+    if version["means"]:
+        yield version["means"]
     yield ""
     yield _manifest(version)
     yield ""

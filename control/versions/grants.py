@@ -8,14 +8,19 @@ from control.records import check_secret_name, hint
 from engine.egress.rules import HostRule, is_public, parse_rule
 from engine.errors import Code, Problem
 from engine.names import valid_name
+from knowledge.access import MAX_LABELS, check_labels
 from sandbox.wire.limits import SPECS
 
 # More of one kind than anyone would read before approving them.
 MAX_OF_A_KIND = 64
 
-# Kinds that list names; beside them there are `limits`, and `kv`, which is granted or not.
-_NAMED = ("hosts", "secrets", "env", "tools")
-_KINDS = (*_NAMED, "kv", "limits")
+# Kinds that list names; beside them there are `limits`, `kv`, which is granted or not, and `sources`.
+_NAMED = ("hosts", "secrets", "env", "tools", "labels")
+_KINDS = (*_NAMED, "sources", "kv", "limits")
+# Kinds that are shown where they are requested only, so that digests made before there were any stay true.
+_LATER = ("labels",)
+# What `sources` lists for all of them.
+ALL_SOURCES = "*"
 _MAX_ENV_NAME = 128
 
 
@@ -23,12 +28,16 @@ _MAX_ENV_NAME = 128
 class Grants:
     """What a version may use, by name: rules of `allow_hosts` in their canonical form, names of secrets, of
     environment variables and of tools, and limits (the unit of each is that of its spec). `kv`: keys of its own.
+
+    It may read documents without labels, and those with one of `labels`, of `sources` (None: of all).
     """
 
     hosts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    sources: tuple[str, ...] | None = None
     kv: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
 
@@ -36,9 +45,10 @@ class Grants:
         return any(getattr(self, kind) for kind in _KINDS)
 
     def as_json(self) -> dict[str, Any]:
-        """Every kind, empty ones too; but `kv` only where it is requested, so that digests made before it stay true."""
-        named = {kind: list(getattr(self, kind)) for kind in _NAMED}
-        return {**named, **({"kv": True} if self.kv else {}), "limits": dict(self.limits)}
+        """Every kind, empty ones too; but the later ones only where they are requested."""
+        named = {kind: list(getattr(self, kind)) for kind in _NAMED if kind not in _LATER or getattr(self, kind)}
+        sources = {} if self.sources is None else {"sources": list(self.sources)}
+        return {**named, **sources, **({"kv": True} if self.kv else {}), "limits": dict(self.limits)}
 
     def non_empty(self) -> dict[str, Any]:
         """The kinds that are not empty, as approvals show them."""
@@ -46,6 +56,8 @@ class Grants:
 
     def __str__(self) -> str:
         said = [f"{kind} {', '.join(names)}" for kind in _NAMED if (names := getattr(self, kind))]
+        if self.sources is not None:
+            said.append(f"sources {', '.join(self.sources) or 'none'}")
         if self.kv:
             said.append("kv")
         if self.limits:
@@ -67,6 +79,8 @@ def parse_grants(given: Any) -> Grants:
         secrets=_names(given, "secrets", check_secret_name),
         env=_names(given, "env", _variable),
         tools=_names(given, "tools", _tool),
+        labels=_names(given, "labels", _label, MAX_LABELS),
+        sources=_sources(given),
         kv=_kv(given.get("kv", False)),
         limits=_limits(given.get("limits", {})),
     )
@@ -86,13 +100,26 @@ def beyond_of(approved: Grants) -> Callable[[Grants], Grants]:
             kind: tuple(name for name in getattr(asked, kind) if name not in there) for kind, there in known.items()
         }
         limits = {name: value for name, value in asked.limits.items() if value > approved.limits.get(name, 0)}
-        return Grants(**names, kv=asked.kv and not approved.kv, limits=limits)
+        wider = _wider(asked, approved)
+        return Grants(**names, sources=wider or None, kv=asked.kv and not approved.kv, limits=limits)
 
     return less
 
 
+def _wider(asked: Grants, approved: Grants) -> tuple[str, ...]:
+    """The sources that may not yet be read by a version of this name that can send what it reads to hosts.
+
+    The first approval of hosts is one of all the sources that the version has.
+    """
+    if not asked.hosts or not approved.hosts or approved.sources is None:
+        return ()
+    if asked.sources is None:
+        return (ALL_SOURCES,)
+    return tuple(name for name in asked.sources if name not in approved.sources)
+
+
 def joined(several: Iterable[Grants]) -> Grants:
-    """The union of several; for a limit, the largest value."""
+    """The union of several; for a limit, the largest value. Sources are those of versions with hosts alone."""
     all_of_them = list(several)
     limits: dict[str, float] = {}
     for each in all_of_them:
@@ -101,7 +128,21 @@ def joined(several: Iterable[Grants]) -> Grants:
     names = {
         kind: tuple(dict.fromkeys(name for each in all_of_them for name in getattr(each, kind))) for kind in _NAMED
     }
-    return Grants(**names, kv=any(each.kv for each in all_of_them), limits=limits)
+    sending = [each.sources for each in all_of_them if each.hosts]
+    found = tuple(dict.fromkeys(name for named in sending for name in named or ()))
+    sources = None if None in sending else found
+    return Grants(**names, sources=sources, kv=any(each.kv for each in all_of_them), limits=limits)
+
+
+def meaning(grants: Grants) -> str | None:
+    """What it means to approve these grants, where hosts and all sources together may be overlooked; else None."""
+    if not grants.hosts or grants.sources is not None:
+        return None
+    labels = f" or with the labels {', '.join(grants.labels)}" if grants.labels else ""
+    return (
+        f"It may read every document without labels{labels}, from all sources, that its caller may read, and send what "
+        f"it has read to {', '.join(grants.hosts)}. grants.sources narrows that."
+    )
 
 
 def for_the_operator(grants: Grants) -> Grants:
@@ -131,12 +172,14 @@ def _bad(message: str) -> Problem:
     return Problem(Code.BAD_REQUEST, message)
 
 
-def _names(given: Mapping[str, Any], kind: str, check: Callable[[str], str]) -> tuple[str, ...]:
+def _names(
+    given: Mapping[str, Any], kind: str, check: Callable[[str], str], most: int = MAX_OF_A_KIND
+) -> tuple[str, ...]:
     names = given.get(kind, [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _bad(f"grants.{kind} must be a list of texts")
-    if len(names) > MAX_OF_A_KIND:
-        raise _bad(f"grants.{kind} lists {len(names)} things; the most is {MAX_OF_A_KIND}")
+    if len(names) > most:
+        raise _bad(f"grants.{kind} lists {len(names)} things; the most is {most}")
     return tuple(sorted({check(name) for name in names}))
 
 
@@ -161,6 +204,28 @@ def _variable(name: str) -> str:
 def _tool(name: str) -> str:
     if not valid_name(name):
         raise _bad(f"grants.tools: {name[:80]!r} cannot name a tool; names are 1 to 64 letters, digits, '_', '.', '-'")
+    return name
+
+
+def _label(name: str) -> str:
+    try:
+        (label,) = check_labels((name,))
+    except ValueError as error:
+        raise _bad(f"grants.labels: {error}") from None
+    return label
+
+
+def _sources(given: Mapping[str, Any]) -> tuple[str, ...] | None:
+    if given.get("sources") is None:
+        return None
+    names = _names(given, "sources", _source)
+    return None if ALL_SOURCES in names else names
+
+
+def _source(name: str) -> str:
+    kind, colon, own = name.partition(":")
+    if name != ALL_SOURCES and not (valid_name(kind) and (valid_name(own) or not colon)):
+        raise _bad(f"grants.sources: {name[:80]!r} cannot name a source; write TYPE:NAME, a name or a type")
     return name
 
 

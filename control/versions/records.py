@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from control.records import shown_time
-from control.versions.grants import Grants
+from control.versions.grants import Grants, meaning
 from engine.bundle import Modules, NotBundled, bundle_of
 
 _UNBOUNDED = 1 << 62
@@ -70,6 +70,7 @@ class Standing:
             "approved_by": version.approved_by,
             "grants": version.grants.as_json(),
             "asks": self.asks.non_empty(),
+            "means": meaning(version.grants),
         }
 
 

@@ -91,13 +91,15 @@ _GRANTS: Mapping[str, Schema] = {
     **{kind: {"type": "array", "items": TEXT} for kind in ("hosts", "secrets", "env", "tools")},
     "limits": table(NUMBER),
 }
-# Only where it is requested.
-_KV: Mapping[str, Schema] = {"kv": BOOL}
+# Only where they are requested.
+_LATER: Mapping[str, Schema] = {
+    "kv": BOOL, **{kind: {"type": "array", "items": TEXT} for kind in ("labels", "sources")}
+}  # fmt: skip
 _VERSION: Mapping[str, Schema] = {
     "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": BOOL,
     "percent": {"type": "integer", "minimum": 0, "maximum": ALL}, "approved": BOOL, "deprecated": BOOL,
-    "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": object_of(_GRANTS, _KV),
-    "asks": {"type": "object", "properties": {**_GRANTS, **_KV}},
+    "published_at": TIME, "published_by": TEXT, "approved_by": maybe(TEXT), "grants": object_of(_GRANTS, _LATER),
+    "asks": {"type": "object", "properties": {**_GRANTS, **_LATER}}, "means": maybe(TEXT),
 }  # fmt: skip
 # The share of the callers that a request gives a version: all of them, or that of a canary.
 PERCENT: Schema = {"type": "integer", "minimum": 1, "maximum": ALL}
@@ -164,7 +166,7 @@ COMPONENTS: Mapping[str, Schema] = {
             {
                 "name": TEXT, "kind": TEXT, "tools": maybe({"type": "array", "items": TEXT}),
                 "arguments": maybe({"type": "array", "items": ANY_OBJECT}),
-                "grants": maybe(body({}, {**_GRANTS, **_KV})),
+                "grants": maybe(body({}, {**_GRANTS, **_LATER})),
                 "config": maybe(ANY_OBJECT),
             },
         ),

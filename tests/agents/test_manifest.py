@@ -1,6 +1,7 @@
 """What an uploaded package may hold, and what its grants mean."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from agents.publishing.manifest import (
     parse_package,
     restored,
 )
-from control.versions.grants import Grants, beyond, for_the_operator, joined, parse_grants
+from control.versions.grants import Grants, beyond, for_the_operator, joined, meaning, parse_grants
 from engine.errors import Code, Problem
 
 
@@ -272,3 +273,54 @@ def test_private_addresses_any_host_and_the_environment_are_the_operators_to_gra
     assert for_the_operator(asked) == Grants(
         hosts=("*:443", "10.0.0.5:80", "169.254.169.254", "[::1]:80"), env=("HOME",)
     )
+
+
+def test_labels_are_asked_for_and_all_sources_go_with_the_first_approval_of_hosts() -> None:
+    plain, labelled = parse_grants({}), parse_grants({"labels": ["hr", "hr"], "sources": ["git:docs"]})
+    assert (labelled.labels, labelled.sources) == (("hr",), ("git:docs",))
+    assert str(labelled) == "labels hr; sources git:docs"
+    assert labelled.as_json() == {**plain.as_json(), "labels": ["hr"], "sources": ["git:docs"]}
+    assert beyond(labelled, plain) == Grants(labels=("hr",))
+    assert not beyond(plain, labelled)  # it reads more sources, but reaches no host
+    assert parse_grants({"sources": ["*", "docs"]}) == plain
+    assert parse_grants({"sources": []}).sources == ()
+
+
+def test_more_sources_for_a_version_with_hosts_need_an_approval() -> None:
+    hosts = {"hosts": ["a.example"]}
+    everything, docs = parse_grants(hosts), parse_grants({**hosts, "sources": ["docs"]})
+    assert beyond(everything, Grants()) == Grants(hosts=("a.example",))
+    assert not beyond(docs, everything)
+    assert beyond(everything, docs) == Grants(sources=("*",))
+    assert str(beyond(everything, docs)) == "sources *"
+    assert beyond(parse_grants({**hosts, "sources": ["docs", "hr"]}), docs) == Grants(sources=("hr",))
+    # What was approved without hosts is no approval of sending it anywhere.
+    assert beyond(everything, joined((parse_grants({}), docs))) == Grants(sources=("*",))
+    assert not beyond(everything, joined((docs, everything)))
+
+
+def test_hosts_with_all_sources_are_said_to_mean_what_they_mean() -> None:
+    assert meaning(parse_grants({})) is None
+    assert meaning(parse_grants({"hosts": ["a.example"], "sources": ["docs"]})) is None
+    said = meaning(parse_grants({"hosts": ["a.example"], "labels": ["hr", "legal"]}))
+    assert said == (
+        "It may read every document without labels or with the labels hr, legal, from all sources, that its caller may "
+        "read, and send what it has read to a.example. grants.sources narrows that."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"labels": ["a b"]}, "grants.labels: 'a b' is no label"),
+        ({"labels": "hr"}, "grants.labels must be a list"),
+        ({"labels": [f"l{n}" for n in range(33)]}, "grants.labels lists 33 things; the most is 32"),
+        ({"sources": ["a:b:c"]}, "grants.sources: 'a:b:c' cannot name a source"),
+        ({"sources": [""]}, "grants.sources: '' cannot name a source"),
+        ({"sources": 5}, "grants.sources must be a list"),
+        ({"sources": [f"s{n}" for n in range(65)]}, "grants.sources lists 65"),
+    ],
+)
+def test_labels_and_sources_that_make_no_sense_are_refused(given: object, part: str) -> None:
+    with pytest.raises(Problem, match=re.escape(part)):
+        parse_grants(given)

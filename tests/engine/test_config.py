@@ -402,6 +402,13 @@ MISTAKES = {
     "[limits]\nque_timeout_s = 1": "limits.que_timeout_s: unknown key; did you mean 'queue_timeout_s'?",
     "[limits.max]\nhost_call = 1": "limits.max.host_call: unknown key; did you mean 'host_calls'?",
     "[db]\nzz = 1": "db.zz: unknown key; known keys here: path",
+    '[connectors.filesystem.x]\nroot = "r"\naccess = ["a b"]': (
+        "connectors.filesystem.x.access[0]: expected a label of 1 to 64 letters, digits, '_', '.', ':' or '-', not "
+        "beginning with '.', ':' or '-', got 'a b'"
+    ),
+    '[connectors.filesystem.x]\nroot = "r"\naccess_rules = [{ glob = "a[", access = [] }]': (
+        "connectors.filesystem.x.access_rules[0].glob: 'a[' has a '[' without its counterpart"
+    ),
     "[connectors.gti.x]": "connectors.gti: unknown key; did you mean 'git'?",
     '[connectors.git.x]\nurl = "u"\nbrnch = "b"': "connectors.git.x.brnch: unknown key; did you mean 'branch'?",
     '[agents.x]\ndescription = ""\nsystem_promt = ""': (
@@ -595,3 +602,39 @@ def test_anything_else_is_not_a_bind_address(text: str):
 def test_reading_a_configuration_loads_no_event_loop():
     code = "import engine.config, sys; sys.exit('trio' in sys.modules or 'asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---- labels and sources
+
+
+def test_connectors_give_labels_and_scripts_ask_for_them() -> None:
+    text = """
+        [connectors.filesystem.docs]
+        root = "docs"
+        access = ["staff"]
+        access_rules = [{ glob = "hr/**", access = ["hr"] }]
+        [connectors.script.tickets]
+        path = "t.lua"
+        labels = ["bug"]
+        sources = "inbox"
+        [agents.script.reads]
+        path = "x.lua"
+        labels = ["hr"]
+        sources = ["docs"]
+        [agents.script.own]
+        path = "x.lua"
+        labels = "for the script alone"
+        sources = { a = 1 }
+    """
+    config, warnings = parse_config(text, environ={}, cwd=CWD)
+    access = config.connectors.access()["filesystem:docs"]
+    assert (access.labels_of("hr/pay.md"), access.labels_of("a.md")) == ({"hr"}, {"staff"})
+    reads, own = config.agents.script["reads"], config.agents.script["own"]
+    assert (reads.labels, reads.sources) == (("hr",), ("docs",))
+    assert reads.extra == {"labels": ["hr"], "sources": ["docs"]}  # a script may have keys of these names itself
+    assert (own.labels, own.sources) == ((), None)
+    assert own.extra == {"labels": "for the script alone", "sources": {"a": 1}}
+    assert len([each for each in warnings if "it is no list of texts" in each]) == 2
+    tickets = config.connectors.script["tickets"]
+    assert (tickets.labels, tickets.sources) == ((), None)
+    assert tickets.extra == {"labels": ["bug"], "sources": "inbox"}

@@ -23,6 +23,7 @@ from control.files import knowledge_path, packages_path
 from control.key_text import digest
 from control.store import ControlStore, Settings, open_control
 from engine.errors import Code, Problem
+from knowledge.access import EVERYTHING, Reader
 from knowledge.store import StoreError
 
 SECRETS_KEY = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVowMTIzNDU="
@@ -710,3 +711,45 @@ async def test_a_read_that_takes_long_holds_up_no_other(tmp_path: Path, clock: C
                 assert await database.write(lambda db: "written") == "written"
         finally:
             go_on.set()
+
+
+# ---- labels of keys
+
+
+async def test_a_key_reads_with_its_labels_and_one_without_any_reads_what_has_none(control: ControlStore) -> None:
+    await control.tenants.create("acme", actor="cli")
+    record, text = await control.keys.create("acme", actor="cli", labels=["legal", "hr"])
+    _, plain = await control.keys.create("acme", actor="cli")
+    assert record.as_json()["labels"] == ["hr", "legal"]
+    assert [each.labels for each in await control.keys.all("acme")].count(frozenset({"hr", "legal"})) == 1
+    for _ in range(2):  # the second time from the cache
+        found, other = await control.keys.authenticate(text), await control.keys.authenticate(plain)
+        assert found is not None
+        assert other is not None
+        assert found.tenant.reader == Reader.of(["hr", "legal"])
+        assert other.tenant.reader == Reader.of([])
+    operator = await control.keys.authenticate("the-operator")
+    assert operator is not None
+    assert operator.tenant.reader == EVERYTHING
+    for wrong in (["a b"], [""], [f"l{n}" for n in range(33)]):
+        with pytest.raises(Problem, match="labels") as raised:
+            await control.keys.create("acme", actor="cli", labels=wrong)
+        assert raised.value.code is Code.BAD_REQUEST
+
+
+async def test_a_control_store_of_an_older_version_is_upgraded_and_its_keys_have_no_labels(
+    opened: Opened, tmp_path: Path
+) -> None:
+    async with opened() as control:
+        await control.tenants.create("acme", actor="cli")
+        _, text = await control.keys.create("acme", actor="cli")
+    with closing(sqlite3.connect(tmp_path / "engine.control.sqlite")) as db:
+        db.execute("ALTER TABLE keys DROP COLUMN labels")
+        db.execute("PRAGMA user_version = 1")
+        db.commit()
+    for _ in range(2):
+        async with opened() as control:
+            found = await control.keys.authenticate(text)
+            assert found is not None
+            assert found.tenant.reader == Reader.of([])
+            await control.keys.create("acme", actor="cli", labels=["hr"])

@@ -196,3 +196,30 @@ def test_a_name_is_short_and_printable_and_a_digest_is_no_ones_name(subject: str
     assert name.isprintable()
     assert len(name) <= 80
     assert key_name("sso", name.removeprefix("oauth:sso:")) == name or name.startswith("oauth:sso:sha256-")
+
+
+LABELLED: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
+    ({"groups": ["hr", "legal"]}, {}, set()),
+    ({"groups": ["hr", "not a label", "legal"]}, {"labels_claim": "groups"}, {"hr", "legal"}),
+    ({"groups": "hr"}, {"labels_claim": "groups"}, {"hr"}),
+    ({}, {"labels_claim": "groups"}, set()),
+    ({"realm": {"groups": ["hr"]}}, {"labels_claim": ["realm", "groups"]}, {"hr"}),
+    (
+        {"groups": ["HR Team", "hr"]},
+        {"labels_claim": "groups", "labels": {"HR Team": ["people", "pay"]}},
+        {"people", "pay"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("payload", "table", "labels"), LABELLED)
+def test_a_claim_leads_to_labels_by_the_issuers_rule(
+    payload: dict[str, Any], table: dict[str, Any], labels: set[str]
+) -> None:
+    assert grant(claims(**payload), **table).labels == labels
+
+
+def test_a_claim_of_many_labels_is_bounded_and_one_of_another_type_is_refused() -> None:
+    many = grant(claims(groups=[f"l{n:03}" for n in range(100)]), labels_claim="groups")
+    assert len(many.labels) == 32
+    assert reason(claims(groups={"hr": True}), labels_claim="groups") is Reason.CLAIMS
