@@ -4,6 +4,8 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 BIND ?= 127.0.0.1:7331
+# Images for containers often set this; then each process that a test starts would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 ifneq ($(origin PYTHON),file)
@@ -92,10 +94,10 @@ soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it att
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(RUN_SOAK)
 	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
 
-fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minutes), and every property with 1,000 examples
+fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minutes), whole tables, every property with 1,000 examples
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/fuzz.py $(FUZZ)
-	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n auto --dist worksteal -m hypothesis
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n auto --dist worksteal -m "hypothesis or whole"
 	@if test -x .fuzzers/bin/schemathesis; then \
 	  exec $(BIN)/python tests/long/fuzz_http.py $(FUZZ_HTTP); \
 	else \

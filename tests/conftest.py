@@ -2,12 +2,17 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import pytest
 import structlog
+
+# Hundreds of processes of this program start here, and each would compile every module anew: 0.4 s of CPU a command.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No deadline: a loaded machine is slow, not wrong. The same examples every time, so that a failure repeats: few of them
 # in `make quick`, `same` in `make test`, `thorough` in CI; `make fuzz` and HYPOTHESIS_PROFILE=explore try others.

@@ -58,10 +58,10 @@ def test_the_sdist_has_what_it_takes_to_build_and_test(built: Path) -> None:
 def test_a_server_runs_from_the_wheel_in_a_clean_environment(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     home = tmp_path / "clean"
-    venv.create(home, with_pip=True)
+    venv.create(home)
     python = home / "bin" / "python"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("ENGINE_", "CTX_", "PYTHON"))}
-    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
     subprocess.run(install, check=True, env=environ, timeout=120)
     (packages,) = home.glob("lib/python3*/site-packages")
     # The dependencies are those of this environment: nothing is downloaded. Its editable install is not seen by this.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_support import Engine, inherited
+from effort import part
 
 AGENT = "[sandbox]\nworkers = 2\n[agents.script.hello]\npath = 'hello.lua'\n"
 SCRIPT = "agent = {}\nfunction agent.resolve() return { system = 'good day' } end\n"
@@ -32,7 +33,11 @@ def limited(limit: str, folder: Path, *command: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [*(f"-n {n}" for n in FILES), *(f"-v {n}" for n in SPACE)])
+LIMITS = (*(f"-n {n}" for n in FILES), *(f"-v {n}" for n in SPACE))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("limit", part(LIMITS, lambda limit: limit[:2], one_in=2))
 def test_an_agent_is_tested_or_one_line_names_the_limit(limit: str, project: Path) -> None:
     done = limited(limit, project, "agent", "test", "hello")
     if done.returncode == 0:

@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 import trio
+from effort import part
 from git_support import Repository, served
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, opened
@@ -353,7 +354,8 @@ trio.run(main, *sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.whole
+@pytest.mark.parametrize("seed", part(range(4), lambda _: None, one_in=2))
 async def test_a_sync_that_is_killed_at_any_moment_resumes_to_what_an_undisturbed_one_gives(
     tmp_path: Path, repo: Repository, assert_consistent: Callable[[], None], seed: int
 ) -> None:

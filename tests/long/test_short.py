@@ -3,7 +3,6 @@
 import http_soak
 import mcp_soak
 import pytest
-from effort import effort
 from fuzz import KINDS, fuzz
 from fuzz_supervisor import climb
 from soak import problems, soak
@@ -11,7 +10,7 @@ from soak import problems, soak
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_programs_end_in_an_outcome_and_never_lose_a_worker_nor_forge_a_security_event(kind: str) -> None:
-    seen = fuzz(kind, seconds=20, batches=effort(2))
+    seen = fuzz(kind, seconds=20, batches=1)
     assert sum(seen.values()) >= 100
     assert seen.get("ok", 0) > 0, "the grammar must make programs that run"
 
@@ -26,7 +25,7 @@ async def test_a_short_soak_leaves_no_process_descriptor_or_cgroup() -> None:
 
 @pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
 async def test_a_short_search_for_what_costs_the_supervisor_most_finds_nothing_beyond_the_bounds() -> None:
-    best, worst = await climb(seconds=30, tries=effort(3))
+    best, worst = await climb(seconds=30, tries=1)
     assert all(found[0].ns_a_byte > 0 for found in best.values())
     assert [f"{cost.name}: {problem}" for cost in worst for problem in cost.problems()] == []
 

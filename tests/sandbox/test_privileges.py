@@ -45,6 +45,12 @@ def states(answer: dict[str, object]) -> dict[str, str]:
     return {name: state for name, (state, _) in layers.items()}
 
 
+@pytest.fixture(scope="module")
+def before() -> dict[str, str]:
+    """The states of the layers where none is turned off."""
+    return states(probe("--require"))
+
+
 def test_every_layer_is_reported_to_every_user() -> None:
     answer = probe()
     assert tuple(states(answer)) == NAMES
@@ -97,8 +103,7 @@ def test_namespaces_forbidden_and_required_refuses_to_start() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"process"}))
-def test_a_layer_that_is_turned_off_shows_in_the_report_and_the_others_stay(name: str) -> None:
-    before = states(probe("--require"))
+def test_a_layer_that_is_turned_off_shows_in_the_report_and_the_others_stay(name: str, before: dict[str, str]) -> None:
     answer = probe("--disable", name, "--require")
     after = states(answer)
     assert after[name] == "off"

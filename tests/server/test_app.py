@@ -16,6 +16,7 @@ from typing import IO
 import httpx2
 import pytest
 import trio
+from effort import part, whole
 from server_support import Failed, FakeService, Layer, assert_envelope, request
 
 from server.about import listening, loaded_lines
@@ -158,9 +159,20 @@ def test_a_signal_while_the_service_is_opened_ends_at_once_with_0() -> None:
     assert "listening" not in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("more", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-@pytest.mark.parametrize("method", ["POST", "HEAD"])
+MORE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+# The first four have every pair of a signal, a second request behind the first and a method.
+SECOND_SIGNALS = (
+    (signal.SIGTERM, b"", "POST"), (signal.SIGTERM, MORE, "HEAD"),
+    (signal.SIGINT, b"", "HEAD"), (signal.SIGINT, MORE, "POST"),
+    (signal.SIGTERM, b"", "HEAD"), (signal.SIGTERM, MORE, "POST"),
+    (signal.SIGINT, b"", "POST"), (signal.SIGINT, MORE, "HEAD"),
+)  # fmt: skip
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("number", "more", "method"), SECOND_SIGNALS if whole() else SECOND_SIGNALS[:4])
 def test_a_second_signal_ends_everything_at_once_and_is_told_to_those_who_wait(
     number: signal.Signals, more: bytes, method: str
 ) -> None:
@@ -349,7 +361,8 @@ async def burst(url: str, count: int) -> list[httpx2.Response]:
 
 
 # What the address space of the process may grow by once it has started, in MiB.
-@pytest.mark.parametrize("mib", [50, 120, 300, 600])
+@pytest.mark.whole
+@pytest.mark.parametrize("mib", part((50, 120, 300, 600), lambda _: None, one_in=2))
 def test_many_large_bodies_are_answered_or_unavailable_where_there_is_little_memory(mib: int) -> None:
     setup = f"""{FORGETFUL}
     import resource

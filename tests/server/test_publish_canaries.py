@@ -105,14 +105,15 @@ async def test_rest_and_both_eras_of_mcp_give_a_caller_the_same_version_in_lists
 WRONG = (0, 101, -1, 1.5, True, False, "50", None, [50], {"percent": 50}, 1e30, 10**30)
 
 
-@pytest.mark.parametrize("percent", WRONG, ids=str)
 @pytest.mark.parametrize("action", ["activate", "approve"])
-async def test_any_other_percent_is_a_400_that_names_the_bounds(percent: Any, action: str, shared: Shared) -> None:
-    answer = await shared.act("2", {"percent": percent}, action=action)
-    assert_envelope(answer, 400, "bad_request")
-    assert "percent must be a whole number from 1 to 100" in answer.json()["error"]["message"]
-    listed = await shared.client.get("/agents/thing/versions", headers=shared.publisher)
-    assert {each["version"]: each["percent"] for each in listed.json()["versions"]} == {"1": 100, "2": 0}
+async def test_any_other_percent_is_a_400_that_names_the_bounds(action: str, shared: Shared) -> None:
+    for percent in WRONG:
+        answer = await shared.act("2", {"percent": percent}, action=action)
+        assert_envelope(answer, 400, "bad_request")
+        assert "percent must be a whole number from 1 to 100" in answer.json()["error"]["message"], percent
+        listed = await shared.client.get("/agents/thing/versions", headers=shared.publisher)
+        percents = {each["version"]: each["percent"] for each in listed.json()["versions"]}
+        assert percents == {"1": 100, "2": 0}, percent
 
 
 async def test_a_change_takes_percent_alone_and_a_deprecation_not_even_that(shared: Shared) -> None:

@@ -1,6 +1,11 @@
 """Requests: bodies of the largest permitted size for what any key may ask, over REST and MCP, and heads."""
 
+from collections.abc import Callable
+from functools import partial
+
 from supervisor.attack import BODY, Ask, Attack, Place, Plan, filled, message, post
+
+Body = Callable[[], bytes]
 
 # What a body is full of, between `{"q":[` and `]}`.
 UNITS = {
@@ -32,12 +37,8 @@ TEXTS = {
 
 def _keys(size: int) -> bytes:
     """One object with as many different keys as fit."""
-    parts, length, number = [], 2, 0
-    while length < size - 16:
-        part = b'"%x":0' % number
-        parts.append(part)
-        length, number = length + len(part) + 1, number + 1
-    return b"{" + b",".join(parts) + b"}"
+    count = (size - 16) // len(b'"00000":0,')
+    return b"{" + b",".join(b'"%05x":0' % number for number in range(count)) + b"}"
 
 
 def _deep(depth: int, size: int) -> bytes:
@@ -45,22 +46,30 @@ def _deep(depth: int, size: int) -> bytes:
     return filled(b'{"q":[', b"[" * depth + b"]" * depth, b"]}", size)
 
 
-def bodies() -> dict[str, bytes]:
-    """Bodies of the largest permitted size, by what they hold."""
-    found = {f"a body of {name}": filled(b'{"q":[', unit, b"]}") for name, unit in UNITS.items()}
-    found |= {f"a body of {name}": filled(b'{"q":"', unit, b'"}', separator=b"") for name, unit in TEXTS.items()}
-    found["a body of different keys"] = _keys(BODY)
-    found["a body of one key many times"] = filled(b"{", b'"a":1', b"}")
-    found["a body of chains at the permitted depth"] = _deep(250, BODY)
-    found["a body of chains beyond the permitted depth"] = _deep(400, BODY)
-    found["a body of one endless chain"] = b'{"q":' + b"[" * (BODY - 6)
-    found["a body that ends in the middle"] = filled(b'{"q":[', b"{}", b"")
-    found["a body of blanks"] = b"{" + b" " * (BODY - 2) + b"}"
+def _bodies() -> dict[str, Body]:
+    """Bodies of the largest permitted size, by what they hold: each is made when it is sent."""
+    found: dict[str, Body] = {
+        f"a body of {name}": partial(filled, b'{"q":[', unit, b"]}") for name, unit in UNITS.items()
+    }
+    found |= {
+        f"a body of {name}": partial(filled, b'{"q":"', unit, b'"}', separator=b"") for name, unit in TEXTS.items()
+    }
+    found["a body of different keys"] = partial(_keys, BODY)
+    found["a body of one key many times"] = partial(filled, b"{", b'"a":1', b"}")
+    found["a body of chains at the permitted depth"] = partial(_deep, 250, BODY)
+    found["a body of chains beyond the permitted depth"] = partial(_deep, 400, BODY)
+    found["a body of one endless chain"] = lambda: b'{"q":' + b"[" * (BODY - 6)
+    found["a body that ends in the middle"] = partial(filled, b'{"q":[', b"{}", b"")
+    found["a body of blanks"] = lambda: b"{" + b" " * (BODY - 2) + b"}"
     return found
 
 
-def _rest(name: str, body: bytes, path: str) -> Attack:
-    return Attack(f"{name} to {path}", ("body", "bodies"), lambda place: Plan((post(path, body),), len(body)))
+def _rest(name: str, body: Body, path: str) -> Attack:
+    def plan(place: Place) -> Plan:
+        sent = body()
+        return Plan((post(path, sent),), len(sent))
+
+    return Attack(f"{name} to {path}", ("body", "bodies"), plan)
 
 
 def _mcp(name: str, method: str, before: bytes, unit: bytes, after: bytes) -> Attack:
@@ -84,7 +93,7 @@ def _heads() -> dict[str, Ask]:
     }
 
 
-BODIES = bodies()
+BODIES = _bodies()
 
 ATTACKS = (
     *(_rest(name, body, "/agents/echo/prompt") for name, body in BODIES.items()),

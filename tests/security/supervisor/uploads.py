@@ -61,8 +61,12 @@ def returned(name: str, returns: Any, body: str, size: int) -> Attack:
 def packed(name: str, files: dict[str, str], work: str = "upload", **manifest: Any) -> Attack:
     """An upload of these files."""
     main = {"m.lua": "agent = {}\nfunction agent.resolve() return { system = 'x' } end"}
-    body = text({"version": "1", "kind": "lua", "main": "m.lua", "files": {**main, **files}, **manifest})
-    return Attack(name, (work,), lambda place: Plan((Ask("PUT", f"/agents/{place.name}", body),), len(body)))
+
+    def plan(place: Place) -> Plan:
+        body = text({"version": "1", "kind": "lua", "main": "m.lua", "files": {**main, **files}, **manifest})
+        return Plan((Ask("PUT", f"/agents/{place.name}", body),), len(body))
+
+    return Attack(name, (work,), plan)
 
 
 def unevaluated(depth: int) -> Any:
