@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench:app", "Measure the load that the engine sustains, and its latency."),
     "sync": ("sync:sync", "Synchronise the store with its sources."),
     "search": ("store:search", "Search the knowledge base."),
+    "eval": ("knowledge.evaluate:evaluate", "Measure how well searches answer questions with known answers."),
     "get": ("store:get", "Print one document."),
     "sources": ("store:sources", "List the sources, configured or with documents."),
     "stats": ("store:stats", "Print the size of the store."),

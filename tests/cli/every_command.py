@@ -55,6 +55,7 @@ LINES: tuple[Line, ...] = (
     _line("doctor", varies=True),
     _line("search deployments"),
     _line("search deployments --json", varies=True),
+    _line("eval questions.jsonl"),
     _line("get {id}"),
     _line("sources"),
     _line("stats", varies=True),
@@ -125,6 +126,8 @@ def begin(folder: Path) -> None:
     (folder / "docs").mkdir()
     (folder / "docs" / "beta.md").write_text("# Beta\n\nDeployments go out on Tuesdays.\n")
     os.utime(folder / "docs" / "beta.md", (1_700_000_000, 1_700_000_000))
+    question = {"id": "1", "question": "deployments", "kind": "exact", "answers": [{"source_id": "beta.md"}]}
+    (folder / "questions.jsonl").write_text(json.dumps(question))
     (folder / "agents").mkdir()
     (folder / "agents" / "x_test.lua").write_text("it('holds', function() expect(1).to_be(1) end)\n")
     for name, kind, function, answer in (

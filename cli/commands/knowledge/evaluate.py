@@ -1,0 +1,110 @@
+"""How well the store answers questions whose answers are known: `engine eval`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from cyclopts import Parameter
+
+from cli.commands.store import Mode, reading
+from cli.options import AsJson, AsLabels, ConfigPath, TenantName, reader_of
+from cli.output import FAILED, UNUSABLE, Exit, one_line, plural, say, say_json, table, warn
+from knowledge.access import Reader
+from knowledge.evaluation import DEPTH, Question, Result, parse_questions, report, result_of, worse
+from knowledge.sqlite.store import SqliteStore
+from knowledge.store import EmbeddingsDisabled, SearchQuery, StoreError
+
+
+async def evaluate(
+    file: Path,
+    /,
+    *,
+    mode: Annotated[list[Mode] | None, Parameter(help="How to search; may be repeated.", negative=())] = None,
+    against: Annotated[Path | None, Parameter(help="Compare with this result of --json.")] = None,
+    config: ConfigPath = None,
+    as_json: AsJson = False,
+    as_labels: AsLabels = None,
+    tenant: TenantName = "default",
+) -> None:
+    """Measure how well searches answer questions with known answers."""
+    questions = _questions(file)
+    before = _before(against)
+    modes: dict[str, Any] = {}
+    warnings: dict[str, None] = {}
+    async with reading(config, tenant) as (_, store):
+        asked: list[Mode] = mode or ["keyword"]
+        for each in dict.fromkeys(asked):
+            results = await _results(store, questions, each, reader_of(as_labels), warnings)
+            modes[each] = report(questions, results)
+    found: dict[str, Any] = {"modes": modes}
+    if before is not None:
+        found["worse"] = worse(before, modes)
+    if as_json:
+        say_json(found | ({"warnings": list(warnings)} if warnings else {}))
+        return
+    for warning in warnings:
+        warn(warning)
+    _show(found, questions)
+
+
+def _questions(file: Path) -> list[Question]:
+    try:
+        return parse_questions(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # UnicodeDecodeError included
+        raise Exit(UNUSABLE, f"{file}: {one_line(error)}") from None
+
+
+def _before(file: Path | None) -> Mapping[str, Any] | None:
+    """The modes of an earlier result."""
+    if file is None:
+        return None
+    try:
+        modes = json.loads(file.read_text(encoding="utf-8"))["modes"]
+        for mode, each in modes.items():
+            if mode not in get_args(Mode) or not all(
+                type(rank) in (int, type(None)) for rank in each["ranks"].values()
+            ):
+                raise ValueError
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise Exit(UNUSABLE, f"{file}: is no result of engine eval --json") from None
+    found: Mapping[str, Any] = modes
+    return found
+
+
+async def _results(
+    store: SqliteStore, questions: list[Question], mode: Mode, reader: Reader, warnings: dict[str, None]
+) -> dict[str, Result]:
+    found = {}
+    for each in questions:
+        try:
+            answer = await store.search(SearchQuery(query=each.question, mode=mode, limit=DEPTH), reader)
+        except EmbeddingsDisabled as error:
+            raise Exit(UNUSABLE, str(error)) from None
+        except StoreError as error:
+            raise Exit(FAILED, str(error)) from None
+        warnings.update(dict.fromkeys(answer.warnings))
+        found[each.id] = result_of(each, answer.hits)
+    return found
+
+
+def _show(found: Mapping[str, Any], questions: list[Question]) -> None:
+    lines = [
+        (mode, kind, figures["questions"], f"{figures['mrr']:.3f}", _range(figures), f"{figures['recall']:.3f}")
+        for mode, each in found["modes"].items()
+        for kind, figures in (*each["kinds"].items(), ("all", each["all"]))
+    ]
+    table(lines, heading=("MODE", "KIND", "QUESTIONS", f"MRR@{DEPTH}", "95 %", f"RECALL@{DEPTH}"), indent="")
+    if "worse" not in found:
+        return
+    say()
+    say(f"{plural(len(found['worse']), 'question')} worse than before{':' if found['worse'] else ''}")
+    texts = {each.id: each.question for each in questions}
+    for each in found["worse"]:
+        ranks = " → ".join("none" if each[when] is None else str(each[when]) for when in ("before", "now"))
+        say(f"  {each['mode']}, rank {ranks}: {one_line(each['id'])}: {one_line(texts[each['id']])}")
+
+
+def _range(figures: Mapping[str, Any]) -> str:
+    low, high = figures["mrr_interval"]
+    return f"{low:.3f} to {high:.3f}"
