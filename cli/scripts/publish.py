@@ -100,7 +100,10 @@ async def _change(
     as_json: bool,
 ) -> None:
     async with deciding(config, tenant) as (decisions, whose, who):
-        _show(root, await decisions.change(whose, who, root, name, version, action, percent), as_json=as_json)
+        changed = await decisions.change(whose, who, root, name, version, action, percent)
+        _show(root, changed, as_json=as_json)
+        if action == "approve" and changed["means"] and not as_json:
+            say(changed["means"])
 
 
 async def _publish(
