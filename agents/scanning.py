@@ -54,6 +54,8 @@ MAX_SCAN_BYTES = 64 * 1024 * 1024
 # Bound on a checkpoint, as JSON.
 MAX_CHECKPOINT = 64 * 1024
 
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
 _TOO_MUCH = (
     f"a scan emits at most {MAX_ITEMS:,} items and {MAX_SCAN_BYTES >> 20} MiB; "
     "emit with a checkpoint, and the next scan goes on there"
@@ -106,11 +108,13 @@ class ScriptSource:
     def kept(self, checkpoint: Any) -> str:
         """A checkpoint as the store keeps it, with what it depends on. Raises CallRefused."""
         try:
-            text = json.dumps(checkpoint, ensure_ascii=True, allow_nan=False)
+            text = ""
+            for part in _ENCODER.iterencode(checkpoint):  # one that is far too large is not written to its end
+                text += part
+                if len(text) > MAX_CHECKPOINT:
+                    raise CallRefused(f"the checkpoint is more than {MAX_CHECKPOINT:,} bytes of JSON")
         except (ValueError, TypeError, RecursionError):
             raise CallRefused("the checkpoint cannot be written as JSON") from None
-        if len(text) > MAX_CHECKPOINT:
-            raise CallRefused(f"the checkpoint is {len(text):,} bytes of JSON; the most is {MAX_CHECKPOINT:,}")
         return f"{self.settings()} {text}"
 
     def loaded(self, kept: str | None) -> Any:

@@ -22,6 +22,7 @@ from agents.loading.watched import look
 from agents.publishing.active import ActiveVersions, PublishedBlock
 from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
+from agents.syncing import Syncs
 from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
 from control.files import control_path, kv_path, packages_path
@@ -79,8 +80,10 @@ class Service:
     active: ActiveVersions = field(init=False)
     publishing: Publishing = field(init=False)
     usage: UsageLog = field(init=False)
+    syncs: Syncs = field(init=False)
 
     def __post_init__(self) -> None:
+        self.syncs = Syncs(self.loaded, self.engine, self.control, self.stores)
         self.usage = UsageLog(self.engine.book, self.control.usage if self.loaded.config.tenants.enabled else None)
         folder = partial(packages_path, self.loaded.config.db.path)
         self.active = ActiveVersions(self.control, self.engine, self.registry, self.changes, folder)
@@ -252,11 +255,12 @@ async def open_service(
     async with (
         open_configured(config) as control,
         open_store(
-            config.db.path, create=True, configured=configured, access=access(DEFAULT_TENANT.id), language=language
+            config.db.path, create=True, configured=configured, access=access(DEFAULT_TENANT.id), language=language,
+            every=config.connectors.every(),
         ) as store,
         open_stores(
             {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems, access,
-            language,
+            language, config.connectors.every,
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,
         open_families(

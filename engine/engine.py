@@ -215,6 +215,22 @@ class Engine:
         if self._ledger is not None:
             self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
 
+    def may_work(self, tenant: Tenant) -> bool:
+        """Whether the tenant has CPU time left for work that can wait."""
+        return self._ledger is None or (
+            self._ledger.may_begin(tenant.id, self.quotas_for(tenant), trio.current_time()) is None
+        )
+
+    def others_wait(self, tenant: Tenant) -> bool:
+        """Whether a run waits for a slot, unless all of those that wait for their start are of this tenant."""
+        scheduler = self._scheduler
+        return scheduler.waiting and (not scheduler.queued or scheduler.queued > scheduler.queued_of(tenant.id))
+
+    @property
+    def computing(self) -> bool:
+        """Whether any run holds a slot."""
+        return bool(self._scheduler.on_slots)
+
     def room_for(self, tenant: Tenant) -> int | None:
         """How many bytes the tenant may store in all; None for a single tenant, which owns the disk."""
         return None if self._ledger is None else int(self.quotas_for(tenant)["stored_bytes"])

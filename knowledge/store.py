@@ -294,11 +294,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch did, in documents and in chunks written."""
+    """What a batch did, in documents and in chunks written, and the CPU time that writing it took."""
 
     upserted: int
     deleted: int
     chunks: int
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,11 @@ _BESIDE = ("-wal", "-shm", "-journal")
 
 Configured = Callable[[str], Mapping[str, str | None]]
 AccessOf = Callable[[str], SourceAccess]
+Every = Callable[[str], Mapping[str, float]]
+
+
+def _never(tenant: str) -> Mapping[str, float]:
+    return {}
 
 
 def cache_path(path: Path) -> Path:
@@ -100,12 +105,12 @@ class Stores:
 
     def __init__(
         self, always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], empty: SqliteStore,
-        configured: Configured, access: AccessOf, language: str | None,
+        configured: Configured, access: AccessOf, language: str | None, every: Every = _never,
     ) -> None:  # fmt: skip
         self._always = always
         self._path_of = path_of
         self._empty = empty
-        self._configured, self._access = configured, access
+        self._configured, self._access, self._every = configured, access, every
         self._language = language
         # Invariant: at most MAX_OPEN entries, the most recently used at the end. A retired store is not among them; its
         # last user closes it.
@@ -146,7 +151,7 @@ class Stores:
                 if held.store is None:
                     opening = open_store(
                         path, readonly=True, readers=1, configured=self._configured(tenant),
-                        access=self._access(tenant), language=self._language,
+                        access=self._access(tenant), language=self._language, every=self._every(tenant),
                     )  # fmt: skip
                     held.store = await held.stack.enter_async_context(opening)
                     held.generation = next(self._generations)
@@ -266,16 +271,17 @@ async def open_stores(
     configured: Configured,
     access: AccessOf = lambda tenant: NOTHING_KNOWN,
     language: str | None = None,
+    every: Every = _never,
 ) -> AsyncIterator[Stores]:
     """The stores of all tenants. `always` holds stores that are open already; `path_of` returns the file of any other.
 
-    `configured` and `access` return, for a tenant, the arguments of these names of `open_store`;
+    `configured`, `access` and `every` return, for a tenant, the arguments of these names of `open_store`;
     `language` is that of all.
     """
     async with open_empty_store() as empty:
         try:
             async with trio.open_nursery() as nursery:
-                stores = Stores(always, path_of, empty, configured, access, language)
+                stores = Stores(always, path_of, empty, configured, access, language, every)
                 nursery.start_soon(stores.close_idle)
                 try:
                     yield stores

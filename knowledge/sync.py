@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
@@ -59,6 +60,11 @@ MAX_REPORTED = 1000
 _THREAD_CHARACTERS = 16 * 1024
 
 
+# The body of an item that is longer is hashed by itself, which other threads need not wait for: to write it as JSON
+# takes 3 ms a million characters, all of it at once.
+_HASHED_CHARACTERS = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class SyncProgress:
     """The progress of a sync: `n` items so far; `total` is None while they are still being discovered."""
@@ -113,6 +119,8 @@ async def sync(
     on_progress: Callable[[SyncProgress], None] | None = None,
     max_tokens: int = 700,
     overlap_tokens: int = 0,
+    pace: Callable[[float], Awaitable[None]] | None = None,
+    on_begin: Callable[[], None] | None = None,
 ) -> SyncReport:
     """Synchronise the source `label` (`TYPE:NAME`) with `store`; one sync of a label at a time.
 
@@ -121,6 +129,9 @@ async def sync(
     or RFC 3339, both inclusive) select items by the time of their last change; items without a time always pass.
     `limit` bounds the documents written. Documents that are gone from the source are deleted, unless one of these three
     was given or the connector lists a part of its source only.
+
+    `on_begin` is called when no other sync of this label can run any more. `pace` is awaited between two pieces of
+    work, with the CPU seconds that the last one took; it may wait.
 
     A connector that streams is stored while it is read, from its checkpoint on (`full`: from the beginning). A
     checkpoint is kept with or after everything that came before it; none is kept beyond an item that `since`, `until`,
@@ -145,13 +156,17 @@ async def sync(
 
     async def run() -> None:
         async with opened(connector) as reading:
-            one = _Sync(store, label, reading, tell, cut, bounds, dry_run, full, window, limit, report)
+            one = _Sync(
+                store, label, reading, tell, cut, bounds, dry_run, full, window, limit, report, pace or _no_pause
+            )
             await one.run()
 
     if dry_run:
         await run()
         return report
     async with store.sync_lock(label):
+        if on_begin is not None:
+            on_begin()
         try:
             await run()
         except ConnectorError as error:
@@ -164,6 +179,10 @@ async def sync(
                 await store.apply(Batch(source=label, mark=report.mark(error=str(error))))
             raise
     return report
+
+
+async def _no_pause(cpu_s: float) -> None:
+    pass
 
 
 def _ignore(progress: SyncProgress) -> None:
@@ -185,6 +204,7 @@ class _Sync:
     window: tuple[str | None, str | None]
     limit: int | None
     report: SyncReport
+    pace: Callable[[float], Awaitable[None]]
     stored: dict[str, Stored] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     hidden_below: list[str] = field(default_factory=list)
@@ -357,13 +377,14 @@ class _Sync:
         """Read one item and cut it. Any error with it becomes Unreadable, so that the other items are not lost."""
         try:
             item = await read(found)
-            digest = _digest(found.source_id, item, self.chunking)
             created_at = None if item.created_at is None else canonical_time(item.created_at)
             updated_at = None if item.updated_at is None else canonical_time(item.updated_at)
+            made = partial(self.made, found.source_id, item)
             if len(item.body) > _THREAD_CHARACTERS:
-                chunks = await trio.to_thread.run_sync(_cut, self.cut, item, abandon_on_cancel=True)
+                digest, chunks, cpu_s = await trio.to_thread.run_sync(made, abandon_on_cancel=True)
             else:
-                chunks = _cut(self.cut, item)
+                digest, chunks, cpu_s = made()
+            await self.pace(cpu_s)
             if len(chunks) > MAX_CHUNKS or len(item.body) > MAX_BODY_CHARACTERS:
                 raise Unreadable("too large for the store")
         except ConnectorError as error:
@@ -390,6 +411,12 @@ class _Sync:
             pages=item.pages,
             access=item.access,
         )
+
+    def made(self, source_id: str, item: Item) -> tuple[str, list[str], float]:
+        """An item's digest and chunks, and the CPU time that they took."""
+        began_s = time.thread_time()
+        digest, chunks = _digest(source_id, item, self.chunking), _cut(self.cut, item)
+        return digest, chunks, time.thread_time() - began_s
 
     def hide(self, entry: Skipped) -> None:
         self.report.skip(entry.source_id, entry.reason)
@@ -428,7 +455,7 @@ class _Sync:
         mark = self.report.mark(at=at, checkpoint=self.checkpoint) if at or self.checkpoint else None
         batch = Batch(source=self.label, upserts=self.upserts, versions=self.versions, deletes=self.deletes, mark=mark)
         if not self.dry_run:
-            await self.store.apply(batch)
+            await self.pace((await self.store.apply(batch)).cpu_s)
         self.upserts, self.versions, self.deletes, self.pending = [], {}, [], set()
         self.batch_characters, self.checkpoint = 0, None
 
@@ -466,9 +493,12 @@ def _within(moment: str | None, window: tuple[str | None, str | None]) -> bool:
 
 def _digest(source_id: str, item: Item, chunking_bounds: str) -> str:
     """A hash of all that is stored of an item. Raises TypeError or ValueError for metadata that is not JSON-able."""
+    body = item.body
+    if len(body) > _HASHED_CHARACTERS:
+        body = hashlib.sha256(body.encode()).hexdigest()
     values: tuple[object, ...] = (
         source_id,
-        item.body,
+        body,
         item.title,
         item.author,
         item.source_url,

@@ -244,7 +244,12 @@ async def _opened(
             opener = open_service
         from agents.reload import reloading
 
-        async with opener(loaded) as service, reloading(service), service.published(DEFAULT_TENANT):
+        async with (
+            opener(loaded) as service,
+            reloading(service),
+            service.syncs.serving(),
+            service.published(DEFAULT_TENANT),
+        ):
             yield service
         return
     async with open_server(loaded, bind, opener) as ready, trio.open_nursery() as nursery:

@@ -380,6 +380,7 @@ async def served(service: Service) -> AsyncIterator[httpx2.AsyncClient]:
     settings = service.loaded.config.server
     async with (
         await listen("127.0.0.1", 0) as listener,
+        service.syncs.serving(),
         open_app(service, settings, "127.0.0.1") as app,
         trio.open_nursery() as nursery,
     ):

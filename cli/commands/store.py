@@ -29,8 +29,8 @@ async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple[LoadedC
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
     configured, access = loaded.config.connectors.problems(who.id), access_of(loaded.config, who)
-    path = store_path(loaded.config.db.path, who.id)
-    async with open_store(path, readonly=True, configured=configured, access=access) as store:
+    path, every = store_path(loaded.config.db.path, who.id), loaded.config.connectors.every(who.id)
+    async with open_store(path, readonly=True, configured=configured, access=access, every=every) as store:
         yield loaded, store
 
 

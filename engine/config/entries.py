@@ -17,6 +17,7 @@ from engine.config.fields import (
     LimitTable,
     Model,
     Name,
+    Period,
     Seconds,
     Strings,
     Text,
@@ -207,10 +208,13 @@ class _Globs(Labelled):
 class FilesystemConnector(_Globs):
     """`[connectors.filesystem.NAME]`: the files below `root`.
 
-    With `url_prefix` a document's URL is the prefix and its path below the root; without, it has none.
+    With `url_prefix` a document's URL is the prefix and its path below the root; without, it has none. With `watch`, a
+    server synchronises it when a file changes, and with `every` also in this period.
     """
 
     root: FilePath
+    every: Period | None = None
+    watch: bool = False
     follow_symlinks: bool = False
     max_extract_bytes: Count = 50_000_000
     url_prefix: Text | None = None
@@ -220,6 +224,7 @@ class GitConnector(_Globs):
     """`[connectors.git.NAME]`: the files below `root` of a repository's branch."""
 
     url: Text = Field(repr=False)  # may hold a password
+    every: Period | None = None
     branch: Text = "main"
     root: Text = "."
     shallow: bool = True
@@ -231,8 +236,9 @@ class GitConnector(_Globs):
 
 
 class ScriptConnector(ScriptEntry, Labelled):
-    """`[connectors.script.NAME]`: the items that a Lua script returns."""
+    """`[connectors.script.NAME]`: the items that a Lua script finds."""
 
+    every: Period | None = None
     max_extract_bytes: Count = 50_000_000
 
     def labels_given(self) -> Access:
@@ -243,6 +249,7 @@ class S3Connector(_Globs):
     """`[connectors.s3.NAME]`: the objects of a bucket below `prefix`. An empty key is none, for `${NAME:-}`."""
 
     bucket: Text
+    every: Period | None = None
     prefix: str = ""
     region: Text | None = None
     endpoint_url: Text | None = Field(default=None, repr=False)  # may hold a password, and is refused then
@@ -307,6 +314,16 @@ class Connectors(Model):
             entry = getattr(self, kind)[name]
             found[label] = entry.labels_given() if isinstance(entry, Labelled) else PUBLIC
         return found
+
+    def every(self, tenant: str = "default") -> dict[str, float]:
+        """The tenant's labels that a server synchronises by itself, each with its period in seconds."""
+        found = {label: getattr(self.entry(label), "every", None) for label in self.labels(tenant)}
+        return {label: every for label, every in found.items() if every is not None}
+
+    def entry(self, label: str) -> Any:
+        """The entry of a configured label."""
+        kind, _, name = label.partition(":")
+        return getattr(self, kind)[name]
 
     def caches(self) -> tuple[Path, ...]:
         """The folders that entries name for what can be fetched again."""

@@ -50,6 +50,19 @@ def _check_bind(value: str) -> str:
     return value
 
 
+_PERIOD = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_S = 366 * 86400
+
+
+def _period(value: Any) -> float:
+    match = _PERIOD.fullmatch(value) if isinstance(value, str) else None
+    seconds = int(match[1]) * _UNIT_S[match[2]] if match else 0
+    if not 0 < seconds <= _LONGEST_S:
+        raise expected("a period of 1s to 366d, such as 90s, 15m, 12h, 30d or 8w")
+    return float(seconds)
+
+
 def _check_name(value: str) -> str:
     if not valid_name(value):
         raise expected("a name of 1 to 64 letters, digits, '_', '.' or '-'")
@@ -118,6 +131,8 @@ Label = Annotated[str, AfterValidator(_check_label)]
 Labels = Annotated[tuple[Label, ...], Field(strict=False, max_length=MAX_LABELS)]
 Strings = Annotated[tuple[Text, ...], Field(strict=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A text such as `15m`, in seconds.
+Period = Annotated[float, BeforeValidator(_period)]
 Count = Annotated[int, Field(ge=1, le=INT64)]
 Bind = Annotated[str, AfterValidator(_check_bind)]
 HostRules = Annotated[tuple[Annotated[Text, AfterValidator(_check_host_rule)], ...], Field(strict=False)]

@@ -63,7 +63,7 @@ WHERE c.chunk BETWEEN ? AND ? ORDER BY c.chunk
 
 _SOURCES = """
 SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error, y.skipped, y.skipped_count,
-    EXISTS (SELECT 1 FROM documents o WHERE o.source = s.n)
+    y.next_sync, EXISTS (SELECT 1 FROM documents o WHERE o.source = s.n)
 FROM sources s LEFT JOIN documents d ON d.source = s.n AND ({seen}) LEFT JOIN syncs y ON y.source = s.n GROUP BY s.n
 """
 
@@ -199,7 +199,7 @@ def get(db: apsw.Connection, document_id: str, seen: Condition) -> CachedDocumen
 
 def sources(db: apsw.Connection, seen: Condition) -> tuple[tuple[Any, ...], ...]:
     """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
-    many; and whether it has any documents, counted or not.
+    many, next sync; and whether it has any documents, counted or not.
     """
     return tuple(rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings)))
 

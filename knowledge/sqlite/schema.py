@@ -25,9 +25,13 @@ CREATE TABLE places(
 CREATE TABLE bodies(n INTEGER PRIMARY KEY, sha256 TEXT NOT NULL);
 """
 
-# How the last synchronisation of a source ended: the first items that it did not store, and how many there were.
+# How the last synchronisation of a source ended: the first items that it did not store, and how many there were. And
+# when a server does the next one.
 SYNCS = """
-CREATE TABLE syncs(source INTEGER PRIMARY KEY, skipped TEXT NOT NULL, skipped_count INTEGER NOT NULL);
+CREATE TABLE syncs(
+    source INTEGER PRIMARY KEY, skipped TEXT NOT NULL DEFAULT '[]', skipped_count INTEGER NOT NULL DEFAULT 0,
+    next_sync TEXT
+);
 """
 
 # The texts of chunks, and the index of their words. The index holds no text of its own ("contentless"): what is derived

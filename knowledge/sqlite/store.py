@@ -5,9 +5,11 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -66,14 +68,16 @@ async def open_store(
     busy_timeout_s: float = 5.0,
     max_bytes: int | None = None,
     language: str | None = None,
+    every: Mapping[str, float] | None = None,
 ) -> AsyncIterator["SqliteStore"]:
     """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
 
     `configured` maps each source label of the configuration to what is wrong with it, or None; `access` says which
-    labels it gives their documents. `readers` is the number of searches that run in parallel. `busy_timeout_s` bounds
-    the wait for another process's lock. `max_bytes` bounds the size of the store: a batch that would exceed it is not
-    written. A store of an older version is upgraded in place, also with `readonly`;
-    so is one whose words are indexed in another language than `language`, if there is one.
+    labels it gives their documents; `every` maps some of them to the seconds between two synchronisations, so that a
+    search can warn of one that is late. `readers` is the number of searches that run in parallel. `busy_timeout_s`
+    bounds the wait for another process's lock. `max_bytes` bounds the size of the store: a batch that would exceed it
+    is not written. A store of an older version is upgraded in place, also with `readonly`; so is one whose words are
+    indexed in another language than `language`, if there is one.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, not a store, or too new.
     """
     given = Path(path)
@@ -105,7 +109,7 @@ async def open_store(
         except apsw.Error as error:
             fault = await trio.to_thread.run_sync(fault_of, error, file)
             raise StoreError(opening_text(fault, NAMED, given, error)) from error
-        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch, access)
+        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch, access, every)
 
 
 def _is_current(db: apsw.Connection, language: str | None) -> bool:
@@ -151,6 +155,7 @@ class SqliteStore:
         max_bytes: int | None = None,
         watch: Watch | None = None,
         access: SourceAccess = NOTHING_KNOWN,
+        every: Mapping[str, float] | None = None,
     ) -> None:
         self._file = file
         self._writer = writer
@@ -159,6 +164,7 @@ class SqliteStore:
         self._access = access
         self._max_bytes = max_bytes
         self._watch = watch
+        self._every = dict(every or {})
         self._answers = Answers(MAX_KEPT_BYTES)
 
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
@@ -170,10 +176,28 @@ class SqliteStore:
     def _seen(self, reader: Reader) -> Condition:
         return sees.condition(reader, self._access)
 
+    async def _late(self, asked: str | None, reader: Reader) -> tuple[str, ...]:
+        """A warning for each source, of those that a search is of, whose last synchronisation is too long ago."""
+        now = datetime.now(UTC)
+        said = []
+        for source in await self.sources(reader):
+            every = self._every.get(source.source)
+            if every is None or asked not in (None, source.source, *source.source.split(":", 1)):
+                continue
+            if source.last_sync is None:
+                said.append(f"{source.source} was never synchronised")
+            elif (now - datetime.fromisoformat(source.last_sync)).total_seconds() > 2 * every:
+                said.append(f"{source.source} is out of date: its last sync was at {source.last_sync}")
+        return tuple(said)
+
     async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         """Find documents; see `Store`. Raises ValueError for an unknown mode, an invalid `since`, `until` or `path`."""
         ask, bytes_of = partial(self._search, query, reader), partial(reading.search_bytes, query)
-        return await self._answer(("search", query), reader, ask, bytes_of)
+        found: SearchAnswer = await self._answer(("search", query), reader, ask, bytes_of)
+        if not self._every:
+            return found
+        late = await self._late(query.source, reader)  # of the clock: not cached
+        return replace(found, warnings=(*found.warnings, *late)) if late else found
 
     async def _search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         if query.mode not in MODES:
@@ -238,6 +262,7 @@ class SqliteStore:
         last_error: str | None,
         skipped: str | None = None,
         skipped_count: int | None = None,
+        next_sync: str | None = None,
         *,
         tells_all: bool,
     ) -> SourceInfo:
@@ -255,6 +280,7 @@ class SqliteStore:
             notes=problem if problem or configured else "not in the configuration; its documents are still served",
             last_sync=last_sync,
             last_error=last_error,
+            next_sync=next_sync if configured else None,
             skipped=items,
             skipped_more=(skipped_count or 0) - len(items),
         )
@@ -340,6 +366,11 @@ class SqliteStore:
             step = partial(sees.label_again, source=source, access=access, after=after)
             after = await _answered(self._require_writer().run(partial(at_once, step)), self._file)
 
+    async def plan(self, source: str, at: str | None) -> None:
+        """Note when a server synchronises `source` next, for `sources`; None: not by itself."""
+        work = partial(at_once, partial(writing.plan, label=source, at=at))
+        await _answered(self._require_writer().run(work), self._file)
+
     async def stored(self, source: str) -> dict[str, Stored]:
         """What the store holds of `source`, by source_id."""
         return await self._read(partial(reading.stored, source=source))
@@ -354,7 +385,12 @@ class SqliteStore:
         When cancelled, the batch is either rolled back or written as a whole. Raises StoreError, also for a batch with
         documents that would make the store larger than `max_bytes`.
         """
-        work = partial(at_once, partial(writing.apply, batch=batch, configured=self._access, max_bytes=self._max_bytes))
+
+        def work(db: apsw.Connection) -> Applied:
+            began_s = time.thread_time()
+            write = partial(writing.apply, batch=batch, configured=self._access, max_bytes=self._max_bytes)
+            return replace(at_once(write, db), cpu_s=time.thread_time() - began_s)
+
         return await _answered(self._require_writer().run(work), self._file)
 
     def _require_writer(self) -> Lane:

@@ -169,7 +169,8 @@ def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
         return
     kept = [[_shown(text) for text in item] for item in mark.skipped[:MAX_SKIPPED]]
     db.execute(
-        "INSERT OR REPLACE INTO syncs(source, skipped, skipped_count) VALUES (?, ?, ?)",
+        "INSERT INTO syncs(source, skipped, skipped_count) VALUES (?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET skipped = excluded.skipped, skipped_count = excluded.skipped_count",
         (source, json.dumps(kept, ensure_ascii=False), max(mark.skipped_count, len(mark.skipped))),
     )
     db.execute(
@@ -182,6 +183,12 @@ def _mark(db: apsw.Connection, source: int, mark: SyncMark) -> None:
 def _shown(text: str) -> str:
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= MAX_SKIPPED_CHARACTERS else text[: MAX_SKIPPED_CHARACTERS - 1] + "…"
+
+
+def plan(db: apsw.Connection, label: str, at: str | None) -> None:
+    """Write when a server synchronises a source next; None: not by itself."""
+    sql = "INSERT INTO syncs(source, next_sync) VALUES (?, ?) ON CONFLICT DO UPDATE SET next_sync = excluded.next_sync"
+    db.execute(sql, (_source_row(db, label, None), at))
 
 
 def lock_file(path: Path, source: str) -> int:

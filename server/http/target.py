@@ -18,18 +18,19 @@ MAX_PATH_BYTES = 1024
 MAX_QUERY_BYTES = 2048
 MAX_PARAMETERS = 16
 
-# Parts of letters, digits and `-._~+`, none of them empty, `.` or `..`. Names of agents, tools, tenants and secrets
-# have no other characters, and versions contain `+` (`agents.publishing.manifest.check_version`). Clients that escape a
-# part of a path write it as `%2B` (RFC 3986 section 2.2): the only escape allowed, in upper case only (section 2.1).
-_PATH = re.compile(rb"(?:/(?!\.\.?(?:/|\Z))(?:[A-Za-z0-9._~+-]|%2B)+)+")
+# Parts of letters, digits and `-._~+:`, none of them empty, `.` or `..`. Names of agents, tools, tenants and secrets
+# have no other characters, versions contain `+` (`agents.publishing.manifest.check_version`) and labels of sources a
+# `:`. Clients that escape a part of a path write these as `%2B` and `%3A` (RFC 3986 section 2.2): the only
+# escapes allowed, in upper case only (section 2.1).
+_PATH = re.compile(rb"(?:/(?!\.\.?(?:/|\Z))(?:[A-Za-z0-9._~+:-]|%2B|%3A)+)+")
 # Paths that do not have that form: the root, and the usual second spelling of the endpoint of MCP.
 _WHOLE: Mapping[bytes, str] = {b"/": "/", b"/mcp/": MCP_PATH}
 # Reasons to refuse a path; the first that matches is reported.
 _WHY: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"//|/\Z"), "a part of it is empty"),
     (re.compile(rb"/\.\.?(?:/|\Z)"), "it has a part '.' or '..'"),
-    (re.compile(rb"%(?!2B)"), "the only escape that a path may have is %2B"),
-    (re.compile(rb""), "it has a character other than letters, digits, '-', '.', '_', '~' and '+'"),
+    (re.compile(rb"%(?!2B|3A)"), "the only escapes that a path may have are %2B and %3A"),
+    (re.compile(rb""), "it has a character other than letters, digits, '-', '.', '_', '~', '+' and ':'"),
 )
 
 # Every parameter that a route reads. Another spelling of such a name is refused: a request that was meant to be limited
@@ -50,7 +51,7 @@ def read_path(raw: bytes) -> str:
     if _PATH.fullmatch(raw) is None:
         why = next(text for pattern, text in _WHY if pattern.search(raw))
         raise Problem(Code.NOT_FOUND, f"there is nothing at {raw[:200].decode('ascii', 'replace')}: {why}")
-    return raw.replace(b"%2B", b"+").decode("ascii")
+    return raw.replace(b"%2B", b"+").replace(b"%3A", b":").decode("ascii")
 
 
 def read_query(raw: bytes) -> Mapping[str, str]:

@@ -223,7 +223,7 @@ def _error(status: int, codes: Sequence[Code]) -> dict[str, Any]:
 
 # What a part of a path may be. Names have fewer characters than these: a path with others is a path without a route
 # (`target`).
-_PART = "^[A-Za-z0-9_][A-Za-z0-9._~+-]*$"
+_PART = "^[A-Za-z0-9_][A-Za-z0-9._~+:-]*$"
 _PARTS = {"secret": "^[A-Za-z_][A-Za-z0-9_]*$"}
 
 

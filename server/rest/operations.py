@@ -168,6 +168,10 @@ OPERATIONS: Mapping[str, Operation] = {
         "List the sources of the knowledge base", _json(ANY_OBJECT), query=(AGENT, ENVELOPE, _TENANT),
         codes=(Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED),
     ),
+    "POST /sources/<label>/sync": Operation(
+        "Synchronise a source", _json(object_of({"run": ref("SyncRun")}), 202), body({}), query=(_TENANT,),
+        codes=(Code.CONFLICT,),
+    ),
     "POST /tools/<name>": Operation(
         "Call a tool", _json(ANY_OBJECT), ANY_OBJECT, query=(AGENT, ENVELOPE, _TENANT),
         codes=(Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.METHOD_NOT_ALLOWED, *_SCRIPT),

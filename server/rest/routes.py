@@ -24,7 +24,7 @@ from server.http.routes import ANY, Found, Need, Route, Table, not_taken, option
 from server.http.target import MCP_PATH
 from server.logs import report
 from server.problems import Answer, body_answer, encoding, internal, json_answer, problem_answer, render_cpu_s
-from server.rest import audit, publish, usage
+from server.rest import audit, publish, sources, usage
 from server.rest.admin import Admin
 from server.rest.lists import listed
 from server.rest.oauth import OAuth
@@ -66,6 +66,7 @@ class Routes:
             *Calling(self._service, lambda: self._service.loaded.config.server.envelope).routes(),
             *Admin(self._service, time.time).routes(),
             *publish.routes(self._service),
+            *sources.routes(self._service),
             *usage.routes(self._service),
             *audit.routes(self._service, time.time),
             *OAuth(self._service).routes(),

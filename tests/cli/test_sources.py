@@ -12,7 +12,7 @@ from git_support import Repository
 from s3_support import KEYS, failure, served
 from web_support import markdown, page, site, sitemap
 
-from agents.sources import connector
+from agents.sources import _NOT_ITS_OWN, connector
 from engine.config import ConfigError, load_config
 from engine.config.entries import Connectors
 from engine.config.fields import Model, Strings
@@ -128,7 +128,7 @@ def test_every_kind_has_a_table_whose_keys_are_what_its_connector_takes() -> Non
         takes = set(inspect.signature(import_module(f"knowledge.connectors.{kind}").CONNECTOR).parameters)
         entry = Connectors.model_fields[kind].annotation.__args__[1]
         parts = {"extractor", "fetching"}  # given by the engine
-        assert takes - parts == set(entry.model_fields) - {"tenants", "access", "access_rules"}, kind
+        assert takes - parts == set(entry.model_fields) - set(_NOT_ITS_OWN), kind
 
 
 def test_a_git_repository_is_synchronised_into_a_cache_beside_the_store(engine: Engine, tmp_path: Path) -> None:

@@ -83,6 +83,14 @@ class FakeEngine:
         self.draining = self.drained = True
 
 
+class NothingSynced:
+    """The synchronisations of a service without sources."""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        yield
+
+
 class NothingPublished:
     """The versions that tenants published: none, and so nothing to keep current."""
 
@@ -106,6 +114,7 @@ class FakeService:
     files: dict[Path, Any] = field(default_factory=dict)
     required: dict[Path, Any] = field(default_factory=dict)
     active: NothingPublished = field(default_factory=NothingPublished)
+    syncs: NothingSynced = field(default_factory=NothingSynced)
     store: Any = None
     changes: Changes = field(default_factory=Changes)
     trouble: str | None = None

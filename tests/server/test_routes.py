@@ -42,6 +42,7 @@ ROUTES = {
     "GET /usage": KEY,
     "GET /tools/list": KEY,
     "GET /tools/sources": USE,
+    "POST /sources/<label>/sync": ADMIN,
     "POST /tools/<name>": USE,
     "PUT /tools/<name>": PUBLISH,
     "GET /tools/<name>/versions": VERSIONS,

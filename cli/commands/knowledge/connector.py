@@ -16,6 +16,7 @@ from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet
 from engine.config import Config, ConfigError, LoadedConfig
 from engine.config.entries import ScriptConnector
 from engine.engine import Engine, SandboxUnavailable
+from engine.extraction import open_extractor
 from engine.names import nearest
 from engine.run import LogLine
 from engine.tenant import Tenant
@@ -35,6 +36,7 @@ from knowledge.connectors import (
     opened,
 )
 from knowledge.connectors.git import parse_address
+from knowledge.extraction import TEXT_ONLY, Extractor
 
 app = App(name="connector", help="List, test and create connectors.")
 
@@ -138,7 +140,8 @@ async def try_out(
         except SandboxUnavailable as error:
             raise Exit(UNUSABLE, str(error)) from None
     else:
-        tried = await _try(_made(tested, label, None, who), limit, None)
+        async with open_extractor(loaded.config) as extractor:
+            tried = await _try(_made(tested, label, None, who, extractor), limit, None)
     if as_json:
         say_json({"source": label, **asdict(tried)})
     else:
@@ -171,9 +174,9 @@ def _unknown(name: str, known: list[str]) -> Exit:
     return Exit(UNUSABLE, f"unknown connector {name!r}; {hint}")
 
 
-def _made(config: Config, label: str, engine: Engine | None, who: Tenant) -> Source:
+def _made(config: Config, label: str, engine: Engine | None, who: Tenant, extractor: Extractor = TEXT_ONLY) -> Source:
     try:
-        return source_of(config, label, engine, who)
+        return source_of(config, label, engine, who, extractor)
     except ConfigError as error:
         raise Exit(UNUSABLE, str(error)) from None
 

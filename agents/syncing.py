@@ -1,0 +1,299 @@
+"""Synchronisation while serving: by the period of a source, when its files change, and on request.
+
+A sync is work of its tenant that can wait: its CPU time is charged to the tenant, and between two pieces of it (a
+document, a batch) it pauses for as long as runs of other tenants wait for a slot.
+"""
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+from watchfiles import awatch
+from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
+
+from agents import sources
+from control.identity import tenant_of
+from control.store import ControlStore
+from engine.config import ConfigError, LoadedConfig
+from engine.engine import Engine
+from engine.errors import Code, Problem
+from engine.extraction import open_extractor
+from engine.run import new_run_id
+from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.access import EVERYTHING
+from knowledge.connectors import ConnectorError
+from knowledge.extraction import Extractor
+from knowledge.sqlite.store import SqliteStore, open_store
+from knowledge.store import StoreError, SyncRunning
+from knowledge.stores import Stores, store_path
+from knowledge.sync import SyncReport
+from knowledge.sync import sync as sync_source
+from knowledge.times import format_time
+
+log = structlog.get_logger("agents.syncing")
+
+# Syncs of all tenants side by side; further ones wait.
+AT_ONCE = 4
+# Each pause between two syncs is longer by up to this share of the period, so that sources do not fall into step.
+JITTER = 0.1
+# After failures in a row the period doubles, up to this many times, and never beyond a day.
+BACK_OFF = 6
+LONGEST_S = 86_400.0
+# How long one piece of work waits for runs of others at most: under permanent load, a sync still ends.
+YIELD_S = 5.0
+_LOOK_S = 0.005
+# While its tenant has used up its CPU time, a sync looks this often whether there is some again.
+_QUOTA_LOOK_S = 0.25
+# Changes of files within this time are one: an editor writes a file in several steps.
+_BURST_MS = 200
+_STEP_MS = 50
+# The watch begins with an answer after this time, after which nothing can be missed.
+_LOOK_MS = 500
+_WATCH_AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRun:
+    """One synchronisation under way."""
+
+    id: str
+    source: str
+    started_at: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "source": self.source, "started_at": self.started_at, "state": "running"}
+
+
+@dataclass(slots=True)
+class Syncs:
+    """The synchronisations of a service, with the connectors of its start. They run while it is served (`serving`)."""
+
+    loaded: LoadedConfig
+    engine: Engine
+    control: ControlStore
+    stores: Stores
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _nursery: trio.Nursery | None = None
+    _extractor: Extractor | None = None
+    _places: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(AT_ONCE))
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Synchronise sources that have a period or watch their files, until the block ends."""
+        async with open_extractor(self.loaded.config) as extractor, trio.open_nursery() as nursery:
+            self._nursery, self._extractor = nursery, extractor
+            nursery.start_soon(self._schedule)
+            try:
+                yield
+            finally:
+                self._nursery = None
+                nursery.cancel_scope.cancel()
+
+    async def begin(self, tenant: Tenant, label: str) -> SyncRun:
+        """Start a sync of one of the tenant's sources. Raises Problem: not_found, conflict, unavailable."""
+        problems = self.loaded.config.connectors.problems(tenant.id)
+        if label not in problems:
+            raise Problem(Code.NOT_FOUND, f"no source is configured as {label[:128]!r}")
+        if (problem := problems[label]) is not None:
+            raise Problem(Code.CONFLICT, problem)
+        if self._nursery is None:
+            raise Problem(Code.UNAVAILABLE, "sources are not synchronised here: this is not a server")
+        try:
+            run: SyncRun = await self._nursery.start(self._begun, tenant, label)
+        except SyncRunning as error:
+            raise Problem(Code.CONFLICT, str(error)) from None
+        except (ConfigError, StoreError) as error:
+            raise Problem(Code.UNAVAILABLE, str(error)) from None
+        return run
+
+    async def _begun(
+        self, tenant: Tenant, label: str, task_status: trio.TaskStatus[SyncRun] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        run = SyncRun(new_run_id(), label, format_time(self.now()))
+        begun = False
+
+        def on_begin() -> None:
+            nonlocal begun
+            begun = True
+            task_status.started(run)
+
+        try:
+            await self._sync(tenant, label, on_begin)
+        except (ConfigError, StoreError):
+            if not begun:  # raised to the caller of `begin`; later, the log has it
+                raise
+
+    async def _sync(self, tenant: Tenant, label: str, on_begin: Callable[[], None] | None = None) -> bool:
+        """One sync; returns whether it succeeded. Raises ConfigError, StoreError (SyncRunning)."""
+        config = self.loaded.config
+        assert self._extractor is not None
+        source = sources.connector(config, label, self.engine, tenant, self._extractor)
+        async with self._store(tenant) as store:
+            try:
+                report = await sync_source(
+                    store,
+                    label,
+                    source,
+                    max_tokens=config.chunking.max_tokens,
+                    overlap_tokens=config.chunking.overlap_tokens,
+                    pace=partial(self._pace, tenant),
+                    on_begin=on_begin,
+                )
+            except SyncRunning:
+                raise
+            except (ConnectorError, StoreError) as error:
+                log.warning("a sync failed", source=label, tenant=tenant.id, reason=str(error))
+                if isinstance(error, StoreError):
+                    raise
+                return False
+        _note(report, tenant)
+        return True
+
+    @asynccontextmanager
+    async def _store(self, tenant: Tenant) -> AsyncIterator[SqliteStore]:
+        """The tenant's store, for writing: by connections of its own, so that no query waits for a batch."""
+        config = self.loaded.config
+        room = self.engine.room_for(tenant)
+        if room is not None:
+            room = max(0, room - await self.control.versions.stored_bytes(tenant.id))
+        path = store_path(config.db.path, tenant.id)
+        async with open_store(
+            path, create=True, readers=1, configured=config.connectors.problems(tenant.id), max_bytes=room,
+            access=sources.access_of(config, tenant), language=config.retrieval.language,
+        ) as store:  # fmt: skip
+            yield store
+
+    async def _pace(self, tenant: Tenant, cpu_s: float) -> None:
+        """After a piece of work: charge it, and wait while others have the better claim to the processor."""
+        engine = self.engine
+        engine.charge(tenant, cpu_s)
+        if engine.computing:  # at most every other moment is a sync's
+            await trio.sleep(cpu_s)
+        with trio.move_on_after(YIELD_S):
+            while engine.others_wait(tenant):  # noqa: ASYNC110 - the scheduler is pure, and tells no one
+                await trio.sleep(_LOOK_S)
+        while not engine.may_work(tenant):  # noqa: ASYNC110 - a quota refills with time
+            await trio.sleep(_QUOTA_LOOK_S)
+
+    # ---- by period, and when files change
+
+    async def _schedule(self) -> None:
+        connectors = self.loaded.config.connectors
+        async with trio.open_nursery() as nursery:
+            for tenant in await self._tenants():
+                every = connectors.every(tenant.id)
+                for label in connectors.labels(tenant.id):
+                    watched = getattr(connectors.entry(label), "watch", False)
+                    if label in every:
+                        nursery.start_soon(self._repeat, tenant, label, every[label])
+                    if watched:
+                        nursery.start_soon(self._watch, tenant, label, connectors.entry(label).root)
+
+    async def _tenants(self) -> list[Tenant]:
+        """The tenants that own sources: all that there are for `*`, those that are named, and `default`."""
+        if not self.loaded.config.tenants.enabled:
+            return [DEFAULT_TENANT]
+        try:
+            records = await self.control.tenants.all()
+        except Problem as problem:
+            log.warning("sources of tenants are not synchronised", reason=problem.message)
+            return [DEFAULT_TENANT]
+        tenants = {record.name: tenant_of(record) for record in records if record.state == "active"}
+        return list({DEFAULT_TENANT.id: DEFAULT_TENANT, **tenants}.values())
+
+    async def _repeat(self, tenant: Tenant, label: str, every_s: float) -> None:
+        """Sync at once if that is due, then again and again. Time is counted from the end of the last one."""
+        failures = 0
+        wait_s = await self._due_in(tenant, label, every_s)
+        while True:
+            await self._plan(tenant, label, wait_s)
+            await trio.sleep(wait_s)
+            failures = 0 if await self._tried(tenant, label) else failures + 1
+            wait_s = pause_s(every_s, failures)
+
+    async def _due_in(self, tenant: Tenant, label: str, every_s: float) -> float:
+        """Seconds until the first sync: a server that restarts does not repeat what was just done."""
+        with suppress(StoreError):
+            for source in await self.stores.store_of(tenant.id).sources(EVERYTHING):
+                if source.source == label and source.last_sync is not None and source.last_error is None:
+                    ago_s = (self.now() - datetime.fromisoformat(source.last_sync)).total_seconds()
+                    # A time in the future is of a clock that went back: it says nothing.
+                    return max(0.0, every_s - ago_s) if ago_s >= 0 else 0.0
+        return 0.0
+
+    async def _plan(self, tenant: Tenant, label: str, wait_s: float) -> None:
+        """Note the time for `sources`."""
+        with suppress(StoreError):
+            async with self._store(tenant) as store:
+                await store.plan(label, format_time(self.now() + timedelta(seconds=wait_s)))
+
+    async def _tried(self, tenant: Tenant, label: str) -> bool:
+        """One sync that nobody asked for; returns whether it succeeded, or another process did it."""
+        async with self._places:
+            try:
+                return await self._sync(tenant, label)
+            except SyncRunning:
+                return True
+            except (ConfigError, StoreError) as error:
+                log.warning("a sync failed", source=label, tenant=tenant.id, reason=str(error))
+                return False
+
+    async def _watch(self, tenant: Tenant, label: str, root: Path) -> None:
+        """Sync at once, and whenever something below the folder changes.
+
+        Where the kernel gives no more notifications (their number is limited), the folder is polled.
+        """
+        poll = False
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_at_the_end, stop)
+            while True:
+                try:
+                    await self._follow(tenant, label, awatch(
+                        root, watch_filter=None, debounce=_BURST_MS, step=_STEP_MS, stop_event=stop,
+                        rust_timeout=_LOOK_MS, yield_on_timeout=True, force_polling=poll,
+                    ))  # fmt: skip
+                except* (OSError, WatchfilesRustInternalError) as errors:
+                    poll = not poll
+                    log.warning(
+                        "a folder cannot be watched", source=label, tenant=tenant.id,
+                        reason=str(errors.exceptions[0]), instead="it is polled" if poll else "tried again",
+                    )  # fmt: skip
+                await trio.sleep(_WATCH_AGAIN_S)
+
+    async def _follow(self, tenant: Tenant, label: str, changes: AsyncGenerator[Collection[object]]) -> None:
+        synced = False
+        async with aclosing(changes):
+            async for changed in changes:  # what changes while a sync runs is in the next answer
+                if changed or not synced:
+                    synced = True  # one that fails is tried again at the next change, and by its period
+                    await self._tried(tenant, label)
+
+
+def pause_s(every_s: float, failures: int) -> float:
+    """Seconds until the next sync, after so many failures in a row."""
+    longest_s = max(every_s, LONGEST_S)
+    return min(every_s * 2.0 ** min(failures, BACK_OFF), longest_s) * random.uniform(1.0, 1.0 + JITTER)
+
+
+async def _set_at_the_end(stop: trio.Event) -> None:
+    """The thread of awatch ends at once: it is not abandoned when its task is cancelled."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
+
+
+def _note(report: SyncReport, tenant: Tenant) -> None:
+    if report.upserted or report.deleted or report.skipped:
+        log.info(
+            "synchronised", source=report.source, tenant=tenant.id, upserted=report.upserted, deleted=report.deleted,
+            unchanged=report.unchanged, skipped=len(report.skipped) + report.skipped_more,
+        )  # fmt: skip
