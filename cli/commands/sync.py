@@ -84,6 +84,8 @@ async def sync(
             reports = await _sync_all(store, sources, loaded.config, options, form, None if as_json else _show)
             if not dry_run:
                 await _embed_written(store, loaded.config)
+                embedded = {each.source: each.embedded for each in await store.sources(EVERYTHING)}
+                reports = [{**each, "embedded": embedded.get(each["source"], 0)} for each in reports]
     if as_json:
         say_json({"sources": [{key: value for key, value in each.items() if key != "unusable"} for each in reports]})
     missing = sorted({problem for label in labels if (problem := problems[label])})
@@ -172,6 +174,7 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
                 else:
                     counts = plural(report["upserted"], "document"), plural(report["chunks"], "chunk")
                     say(f"Filled {label}: {counts[0]}, {counts[1]}")
+        await _embed_written(store, loaded.config)
 
 
 @asynccontextmanager

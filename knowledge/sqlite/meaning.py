@@ -83,7 +83,7 @@ class _Among:
     """What statistics are of: chunks of documents that meet all conditions, as those of others are not to be known."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
-        self.sql = matching.allowed(conditions, f"rowid >> {CHUNK_BITS}")
+        self.sql = matching.allowed(conditions, f"words.rowid >> {CHUNK_BITS}")
         self.documents = matching.allowed(conditions, "documents.n")
         self.bindings = matching.values(conditions)
 

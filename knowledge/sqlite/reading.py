@@ -17,7 +17,7 @@ import apsw
 from knowledge import ranking, times
 from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
-from knowledge.sqlite import indexing, matching
+from knowledge.sqlite import indexing, matching, vectors
 from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import (
@@ -229,9 +229,12 @@ def get(db: apsw.Connection, document_id: str, seen: Condition) -> CachedDocumen
 
 def sources(db: apsw.Connection, seen: Condition) -> tuple[tuple[Any, ...], ...]:
     """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
-    many; and whether it has any documents, counted or not.
+    many, chunks with vectors; and whether it has any documents, counted or not.
     """
-    return tuple(rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings)))
+    with db:
+        embedded = vectors.embedded(db, seen)
+        found = rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings))
+    return tuple((*row, embedded.get(row[0], 0), some) for *row, some in found)
 
 
 def listed(db: apsw.Connection, after: tuple[str, str], limit: int, seen: Condition) -> tuple[Listed, ...]:

@@ -322,6 +322,7 @@ class SqliteStore:
         last_error: str | None,
         skipped: str | None = None,
         skipped_count: int | None = None,
+        embedded: int = 0,
         *,
         tells_all: bool,
     ) -> SourceInfo:
@@ -339,6 +340,7 @@ class SqliteStore:
             notes=problem if problem or configured else "not in the configuration; its documents are still served",
             last_sync=last_sync,
             last_error=last_error,
+            embedded=embedded,
             skipped=items,
             skipped_more=(skipped_count or 0) - len(items),
         )
@@ -387,8 +389,7 @@ class SqliteStore:
         sources = await self.sources(reader)
         size = await trio.to_thread.run_sync(reading.size_on_disk, self._file)
         documents, chunks = sum(s.document_count for s in sources), sum(s.chunk_count for s in sources)
-        embedded = sum((await self._read(vectors.embedded)).values())
-        return StoreStats(documents, chunks, embedded, size, sources)
+        return StoreStats(documents, chunks, sum(s.embedded for s in sources), size, sources)
 
     async def export(self, reader: Reader) -> dict[str, Any]:
         """Everything as one JSON-able value, from one snapshot.

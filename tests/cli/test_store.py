@@ -173,10 +173,10 @@ def test_what_was_skipped_is_in_the_report_and_with_the_source(engine, docs, tmp
     (tmp_path / "docs" / "bad.md").write_bytes(b"\xff\xfe\x00bad")
     report = engine("sync", "all", "--json").json["sources"][0]
     (skipped,) = report["skipped"]
-    assert (skipped["source_id"], report["skipped_more"], report["embedded"]) == ("bad.md", 0, 0)
+    assert (skipped["source_id"], report["skipped_more"], report["embedded"]) == ("bad.md", 0, 3)
     (source,) = engine("sources", "--json").json["sources"]
     assert (source["skipped"], source["skipped_more"], source["last_error"]) == ([skipped], 0, None)
-    assert (source["embedded"], source["next_sync"]) == (0, None)
+    assert (source["embedded"], source["next_sync"]) == (3, None)
     (tmp_path / "docs" / "bad.md").unlink()
     engine("sync", "all")
     assert engine("sources", "--json").json["sources"][0]["skipped"] == []

@@ -13,10 +13,11 @@ import apsw
 import pytest
 import trio
 
+from knowledge.access import EVERYTHING, Reader
 from knowledge.embed import EmbedReport, embed_pending
 from knowledge.embedding import Embedder, Embedders, EmbeddingError, Model
 from knowledge.embedding.static import StaticEmbedder
-from knowledge.fusion import DEFAULT, Settings
+from knowledge.fusion import Settings
 from knowledge.sqlite import sidecar
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, EmbeddingsDisabled, NewDocument, SearchAnswer, SearchQuery, StoreError
@@ -58,8 +59,10 @@ async def fill(store: SqliteStore, *documents: NewDocument, **fields: Any) -> No
     await store.apply(Batch(source=SOURCE, upserts=documents, **fields))
 
 
-async def ask(store: SqliteStore, query: str, mode: Any = "semantic", **fields: Any) -> SearchAnswer:
-    return await store.search(SearchQuery(query=query, mode=mode, **fields))
+async def ask(
+    store: SqliteStore, query: str, mode: Any = "semantic", reader: Reader = EVERYTHING, **fields: Any
+) -> SearchAnswer:
+    return await store.search(SearchQuery(query=query, mode=mode, **fields), reader)
 
 
 async def found(store: SqliteStore, query: str, mode: Any = "semantic", **fields: Any) -> list[str]:
@@ -123,6 +126,28 @@ async def test_filters_come_before_the_candidates(store: SqliteStore, letters: L
         assert await found(store, "aaa", mode, until="2021-01-01") == ["far/1.md"]
         assert await found(store, "aaa", mode, source="other") == []
         assert len(await found(store, "aaa", mode, limit=100)) == 100
+
+
+async def test_documents_that_a_reader_may_not_see_have_no_effect_on_its_answers(
+    path: Path, tmp_path: Path, letters: Letters
+) -> None:
+    shown = [document("a.md", "aab"), document("b.md", "aabb words")]
+    hidden = [document(f"{n}.md", "aaa words", access=["hr"]) for n in range(40)]
+    staff, hr = Reader.of(["staff"]), Reader.of(["hr"])
+    answers = []
+    for file, held in ((path, [*shown, *hidden]), (tmp_path / "without", shown)):
+        async with opened(file, letters) as store:
+            await fill(store, *held[:1])
+            answers.append([await ask(store, "aaa words", mode, staff) for mode in ("semantic", "hybrid")])
+            await embed_pending(store, letters)
+            await fill(store, *held[1:])
+            answers[-1] += [await ask(store, "aaa words", mode, staff) for mode in ("semantic", "hybrid")]
+            await embed_pending(store, letters)
+            answers[-1] += [await ask(store, "aaa", mode, staff) for mode in ("semantic", "hybrid")]
+            answers[-1].append((await store.stats(staff)).embedded)
+            if file == path:
+                assert (await ask(store, "aaa", reader=hr)).hits[0].source_id == "0.md"
+    assert answers[0] == answers[1]
 
 
 async def test_equal_documents_are_in_the_order_of_time_and_id(store: SqliteStore, letters: Letters) -> None:
@@ -205,7 +230,7 @@ async def test_a_text_is_searchable_by_words_at_once_and_its_answer_says_what_is
     answer = await ask(store, "words", "hybrid")
     assert {hit.source_id for hit in answer.hits} == {"a.md", "b.md"}
     assert answer.warnings == ("1 of 2 documents have no vectors yet; these are found by words only",)
-    assert (await store.stats()).embedded == 1
+    assert (await store.stats(EVERYTHING)).embedded == 1
     await embed_pending(store, letters)
     assert (await ask(store, "words", "hybrid")).warnings == ()
 
@@ -442,8 +467,8 @@ async def test_a_sidecar_counts_and_goes_with_its_tenants_store(path: Path, lett
         await fill(store, *(document(f"{n}.md", text) for n, text in enumerate(texts(60))))
         await embed_pending(store, letters)
     before = stored_bytes(file)
-    async with open_stores({}, partial(store_path, path), lambda tenant: {}, Embedders(letters), DEFAULT) as stores:
-        assert (await stores.store_of("acme").search(SearchQuery(query="abc", mode="semantic"))).hits
+    async with open_stores({}, partial(store_path, path), lambda tenant: {}, embedders=Embedders(letters)) as stores:
+        assert (await stores.store_of("acme").search(SearchQuery(query="abc", mode="semantic"), EVERYTHING)).hits
     beside = sidecar.path_of(file)
     assert stored_bytes(file) == before + beside.stat().st_size
     remove_store(file)
