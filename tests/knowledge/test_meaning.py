@@ -146,7 +146,7 @@ async def test_documents_that_a_reader_may_not_see_have_no_effect_on_its_answers
             answers[-1] += [await ask(store, "aaa", mode, staff) for mode in ("semantic", "hybrid")]
             answers[-1].append((await store.stats(staff)).embedded)
             if file == path:
-                assert (await ask(store, "aaa", reader=hr)).hits[0].source_id == "0.md"
+                assert len((await ask(store, "aaa", reader=hr, limit=100)).hits) == 42
     assert answers[0] == answers[1]
 
 
