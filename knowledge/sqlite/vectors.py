@@ -1,6 +1,6 @@
 """Vectors in a store: which documents have some, of which model; writing and removing them. In a connection's thread.
 
-A document's chunks are cut into windows (`knowledge.windows`). A window points to the vector of its text, and equal
+A document's chunks are cut into windows (`knowledge.embedding.windows`). A window points to the vector of its text, and equal
 texts share one, so that text which did not change is not embedded again.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import apsw
 
 from knowledge.embedding import Model
+from knowledge.embedding.windows import MAX_WINDOWS, windows
 from knowledge.sqlite.access import Condition
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import StoreError
-from knowledge.windows import MAX_WINDOWS, windows
 from storage.lanes import rows
 
 # What the name of a store's file has behind it in that of its sidecar (`sidecar.py`).

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge import windows
-from knowledge.embedding import EmbeddingError
+from knowledge.embedding import EmbeddingError, windows
 from knowledge.embedding.static import DIMS, FILE, SHA256, StaticEmbedder
 from knowledge.embedding.wordpiece import UNKNOWN, WordPiece, words
 
