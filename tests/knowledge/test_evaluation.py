@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.evaluation import DEPTH, Result, interval, parse_questions, report, result_of, summary, worse
+from cli.evaluation import DEPTH, Result, interval, parse_questions, report, result_of, summary, worse
 from knowledge.store import Hit
 
 

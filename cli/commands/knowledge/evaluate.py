@@ -8,10 +8,10 @@ from typing import Annotated, Any, get_args
 from cyclopts import Parameter
 
 from cli.commands.store import Mode, reading
+from cli.evaluation import DEPTH, Question, Result, parse_questions, report, result_of, worse
 from cli.options import AsJson, AsLabels, ConfigPath, TenantName, reader_of
 from cli.output import FAILED, UNUSABLE, Exit, one_line, plural, say, say_json, table, warn
 from knowledge.access import Reader
-from knowledge.evaluation import DEPTH, Question, Result, parse_questions, report, result_of, worse
 from knowledge.sqlite.store import SqliteStore
 from knowledge.store import EmbeddingsDisabled, SearchQuery, StoreError
 
