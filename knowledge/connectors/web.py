@@ -48,6 +48,8 @@ _ROBOTS_AGENTS = 500
 _ROBOTS_RULES = 1_000_000
 # Bound on the part of a page that is searched for links.
 _LINKED_BYTES = 4 * 1024 * 1024
+# Addresses that are asked for beside twice `max_pages`: links can lead to pages that there are not, without an end.
+_OTHERS = 100
 # Bounds on the links of a page, which can be a million, and on addresses that wait.
 _LINKS = 10_000
 _WAITING = 100_000
@@ -209,6 +211,7 @@ class _Crawl:
         self._named: set[str] = set()  # what was found, and what was skipped
         self._size = 0
         self._sitemaps = 0
+        self._visits = 0
         self._failures: list[str] = []  # of those in a row
         self._partial = False
 
@@ -278,6 +281,9 @@ class _Crawl:
     def _check(self, found: int, until: float) -> None:
         if found >= self._bounds.pages:
             raise _Stop(f"max_pages is {self._bounds.pages}")
+        if self._visits >= 2 * self._bounds.pages + _OTHERS:
+            raise _Stop(f"{self._visits} addresses were asked for; max_pages is {self._bounds.pages}")
+        self._visits += 1
         if self._size >= self._bounds.total_bytes:
             raise _Stop(f"max_total_bytes is {self._bounds.total_bytes}")
         if trio.current_time() >= until:

@@ -411,6 +411,17 @@ async def test_bounds_end_a_site_without_an_end_and_keep_what_was_stored(tmp_pat
     assert (await synced(tmp_path, source(server.url + "/0", follow=True, max_depth=100))).fetched == 30
 
 
+async def test_links_to_pages_that_there_are_not_are_not_tried_without_an_end(
+    server: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "_OTHERS", 5)
+    server.pages["/"] = page("Top", *(f"/{n}" for n in range(100)))
+    found = await read(server.url + "/", follow=True, max_pages=3)
+    assert "not tried: 11 addresses were asked for; max_pages is 3" in found.values()
+    assert "partial" in found
+    assert len(server.paths()) == 11
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
