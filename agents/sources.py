@@ -1,6 +1,5 @@
 """From a configured source of documents to its connector, for every front end that fills a store."""
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -22,8 +21,8 @@ _NOT_ITS_OWN = frozenset({"tenants", "access", "access_rules", "every", "watch"}
 
 
 def access_of(config: Config, who: Tenant = DEFAULT_TENANT) -> SourceAccess:
-    """The labels that a tenant's sources give their documents, as of now."""
-    return SourceAccess(config.connectors.access(who.id), time.time())
+    """The labels that a tenant's sources give their documents by a configuration that has just been read."""
+    return SourceAccess(config.connectors.access(who.id))
 
 
 def connector(

@@ -166,7 +166,7 @@ class Syncs:
         path = store_path(config.db.path, tenant.id)
         async with open_store(
             path, create=True, readers=1, configured=config.connectors.problems(tenant.id), max_bytes=room,
-            access=sources.access_of(config, tenant), language=config.retrieval.language,
+            access=self.stores.access(tenant.id), language=config.retrieval.language,
         ) as store:  # fmt: skip
             yield store
 

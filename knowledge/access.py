@@ -6,6 +6,7 @@ its key, those granted to the script that asks, those of the script that called 
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,11 +181,12 @@ PUBLIC = Access()
 class SourceAccess:
     """The labels that the configuration gives the documents of each source, by its label, and when it was read.
 
-    Of a source that is not here nothing is known. `at` is in seconds since the epoch.
+    Of a source that is not here nothing is known. `at` is in seconds since the epoch;
+    without it, this is the newest configuration.
     """
 
     sources: Mapping[str, Access] = field(default_factory=dict)
-    at: float = 0.0
+    at: float = math.inf
 
     def closed_to(self, reader: Reader) -> dict[str, str]:
         """The sources of which the reader may not read what was last labelled otherwise, each with its digest."""

@@ -132,6 +132,10 @@ class Stores:
         """The tenant's store. Its file is opened by the first query."""
         return self._always.get(tenant) or _TenantStore(self, tenant)
 
+    def access(self, tenant: str) -> SourceAccess:
+        """The labels that the tenant's sources give their documents."""
+        return self._access(tenant)
+
     async def stored_bytes(self, tenant: str) -> int:
         """The bytes on disk of the tenant's documents."""
         return await trio.to_thread.run_sync(stored_bytes, self._path_of(tenant))

@@ -228,7 +228,7 @@ context.checkpoint = nil
 
 ---An item that a connector found: give it to the store, and wait until there is room for the next. Only in the `scan` of
 ---a connector.
----@param item { source_id: string|integer, body: string, title?: string, author?: string, source_url?: string, content_type?: string, created_at?: string|number, updated_at?: string|number, metadata_json?: string }
+---@param item { source_id: string|integer, body: string, title?: string, author?: string, source_url?: string, content_type?: string, created_at?: string|number, updated_at?: string|number, metadata_json?: string, access?: string|string[] }
 ---@param checkpoint? any           where the next scan can go on once this item is stored
 function context.emit(item, checkpoint) end
 

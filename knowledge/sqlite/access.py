@@ -52,9 +52,9 @@ def condition(reader: Reader, configured: SourceAccess) -> Condition:
     if closed := configured.closed_to(reader):
         parts.append(
             "s.n NOT IN (SELECT c.n FROM sources c JOIN json_each(:closed) e ON e.key = c.label "
-            "WHERE c.access IS NULL OR (c.access <> e.value AND c.labelled_at < :configured_at))"
+            "WHERE c.access IS NULL OR (c.access <> e.value AND NOT c.labelled_at BETWEEN :configured_at AND :now))"
         )
-        bindings |= {"closed": json.dumps(closed), "configured_at": configured.at}
+        bindings |= {"closed": json.dumps(closed), "configured_at": configured.at, "now": time.time()}
     return Condition(" AND ".join(parts), bindings)
 
 
@@ -92,7 +92,7 @@ def closed_now(db: apsw.Connection, reader: Reader, configured: SourceAccess) ->
     return {
         label
         for label, access, at in rows(db, sql, (labels_text(closed),))
-        if access is None or (access != closed[label] and at < configured.at)
+        if access is None or (access != closed[label] and not configured.at <= at <= time.time())
     }
 
 
@@ -129,10 +129,16 @@ def put(db: apsw.Connection, n: int, labels: Iterable[str], own: bool) -> None:
     db.executemany("INSERT INTO labels(n, label, own) VALUES (?, ?, ?)", [(n, label, own) for label in sorted(labels)])
 
 
-def is_labelled(db: apsw.Connection, source: str, access: Access) -> bool:
-    """Whether all documents of a source have the labels that the configuration gives them."""
-    found = rows(db, "SELECT access FROM sources WHERE label = ?", (source,))
-    return not found or found[0][0] == access.digest
+def is_labelled(db: apsw.Connection, source: str, access: Access, read_at: float) -> bool:
+    """Whether all documents of a source have the labels that a configuration gives them, or a newer one has given some.
+
+    `read_at` is when the configuration was read. Where the clock went back, it is the newer one.
+    """
+    found = rows(db, "SELECT access, labelled_at FROM sources WHERE label = ?", (source,))
+    if not found or found[0][0] == access.digest:
+        return True
+    at = found[0][1]
+    return at is not None and read_at <= at <= time.time()
 
 
 def label_again(db: apsw.Connection, source: str, access: Access, after: int) -> int | None:
@@ -167,9 +173,13 @@ def _to_label(
             yield n, labels
 
 
-def note_labelled(db: apsw.Connection, source: int, digest: str | None) -> None:
-    """Note by which configuration the documents of a source are labelled; None: not by any."""
-    db.execute(
-        "UPDATE sources SET access = ?, labelled_at = ? WHERE n = ? AND access IS NOT ?",
-        (digest, time.time(), source, digest),
-    )
+def note_labelled(db: apsw.Connection, source: int, digest: str) -> None:
+    """Note by which configuration the documents of a source are labelled."""
+    db.execute("UPDATE sources SET access = ?, labelled_at = ? WHERE n = ?", (digest, time.time(), source))
+
+
+def note_written(db: apsw.Connection, source: int, digest: str | None) -> None:
+    """Note that documents were written with the labels of a configuration (None: of none): if it is not that of the
+    others, not all have the labels of one.
+    """
+    db.execute("UPDATE sources SET access = NULL WHERE n = ? AND access IS NOT ?", (source, digest))

@@ -446,7 +446,9 @@ class SqliteStore:
 
     async def _label(self, source: str) -> None:
         access = self._access.sources.get(source)
-        if access is None or await self._read(partial(sees.is_labelled, source=source, access=access)):
+        if access is None or await self._read(
+            partial(sees.is_labelled, source=source, access=access, read_at=self._access.at)
+        ):
             return
         after: int | None = -1
         while after is not None:

@@ -57,8 +57,8 @@ def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes
     for document in batch.upserts:
         labels = document.access or (given or PUBLIC).labels_of(document.source_id)
         _upsert(db, changed, batch.source, document, labels, language)
-    if batch.upserts and given is None:
-        access.note_labelled(db, source, None)
+    if batch.upserts:
+        access.note_written(db, source, None if given is None else given.digest)
     deleted = sum(_delete(db, changed, source_id) for source_id in batch.deletes)
     changed.write(db)
     db.executemany(

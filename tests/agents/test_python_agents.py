@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from engine.config import ConfigError, load_config
 from engine.errors import Code, Problem
 from engine.run import CallRecord, Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
+from knowledge.access import EVERYTHING, Reader
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -626,3 +628,27 @@ def test_an_exception_is_told_on_one_line_with_its_last_place_and_no_folder() ->
     assert told.endswith(")")
     assert "/" not in told
     assert agents.code.python.error_text(ValueError()) == "ValueError"
+
+
+async def test_python_code_reads_what_its_caller_may_and_its_entry_is_granted(
+    project: Project, authored: Authored, opened: Open
+) -> None:
+    (project.folder / "docs").mkdir()
+    (project.folder / "docs/alpha.md").write_text("# Alpha\n\nDeploy on Tuesdays.\n")
+    counting = resolving("return {'system': str([len(await context.search('deploy')), len(await context.sources())])}")
+    project.configure(
+        '[connectors.filesystem.docs]\nroot = "docs"\naccess = ["hr"]\n'
+        + authored.agent("plain", counting)
+        + authored.agent("cleared", counting, 'labels = ["hr"]\n')
+        + authored.agent("elsewhere", counting, 'labels = ["hr"]\nsources = ["git"]\n')
+    )
+    await filled(project)
+    async with opened() as service:
+        seen = {
+            (name, reader): (await service.resolve(name, {}, Call(replace(DEFAULT_TENANT, reader=reader)))).prompt
+            for name in ("plain", "cleared", "elsewhere")
+            for reader in (EVERYTHING, Reader.of(["hr"]), Reader.of(["legal"]))
+        }
+        found = {name for name, prompt in seen.items() if prompt.system == "[1, 1]"}
+        assert found == {("cleared", EVERYTHING), ("cleared", Reader.of(["hr"]))}
+        assert {prompt.system for name, prompt in seen.items() if name not in found} == {"[0, 0]"}

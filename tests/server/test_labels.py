@@ -101,7 +101,7 @@ class World:
             yield client
 
     async def write(self, source: str, **change: Any) -> None:
-        access = SourceAccess({HIDDEN: Access.of(["hr"])}, 1.0)
+        access = SourceAccess({HIDDEN: Access.of(["hr"])})
         async with open_store(self.path, access=access) as store:
             await store.apply(Batch(source=source, **change))
 
@@ -112,7 +112,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         (tmp_path / name).write_text(text)
     loaded = load_config(tmp_path / "engine.toml", environ={}, cwd=tmp_path)
     path = store_path(loaded.config.db.path, "acme")
-    access = SourceAccess({HIDDEN: Access.of(["hr"])}, 1.0)
+    access = SourceAccess({HIDDEN: Access.of(["hr"])})
     async with open_store(path, create=True, access=access) as store:
         await store.apply(Batch(source=HIDDEN, upserts=[document(f"{MARK}.md", MARK)]))
         await store.apply(Batch(source=SHOWN, upserts=[document("open.md", "open")]))
