@@ -267,6 +267,7 @@ class WebConnector(Labelled):
 
     urls: Urls = Field(default=(), repr=False)  # may hold a secret in its query
     sitemaps: Urls = Field(default=(), repr=False)
+    every: Period | None = None
     follow: bool = False
     max_depth: Count = 3
     every: Period | None = None
