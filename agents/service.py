@@ -17,6 +17,7 @@ from agents.changes import Changes
 from agents.code import calls, schema_call
 from agents.code.files import Files
 from agents.documents import Documents
+from agents.embedding import keep_embedded
 from agents.loading.loader import LoadFailure, load
 from agents.loading.watched import look
 from agents.publishing.active import ActiveVersions, PublishedBlock
@@ -32,6 +33,7 @@ from control.vaults import Vaults
 from engine.bridge.families import Host, open_families
 from engine.bridge.kv import KvError, KvStore, open_kv
 from engine.config import ConfigError, LoadedConfig
+from engine.embedders import embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
 from engine.quota import bind_quotas
@@ -251,16 +253,17 @@ async def open_service(
     def access(tenant: str) -> SourceAccess:  # also when a store is opened again: connectors are read at the start
         return SourceAccess(config.connectors.access(tenant), began_at)
 
+    made = embedders(config)
     require_room(config)  # before the stores, which start threads and would fail with a less clear error
     async with (
         open_configured(config) as control,
         open_store(
             config.db.path, create=True, configured=configured, access=access(DEFAULT_TENANT.id), language=language,
-            every=config.connectors.every(),
+            every=config.connectors.every(), embedders=made, settings=settings(config),
         ) as store,
         open_stores(
             {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems, access,
-            language, config.connectors.every,
+            language, config.connectors.every, made, settings(config),
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,
         open_families(
@@ -285,5 +288,7 @@ async def open_service(
                 log.warning(lost)
                 service.warnings += (lost,)
             nursery.start_soon(service.usage.keep)
+            if made is not None:
+                nursery.start_soon(keep_embedded, config, control, made)
             yield service
             nursery.cancel_scope.cancel()

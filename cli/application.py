@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kv": ("kv:app", "List, print, set and delete the keys that scripts keep."),
     "audit": ("audit:audit", "Print control actions and denied host calls, oldest first."),
     "bench": ("bench:app", "Measure the load that the engine sustains, and its latency."),
+    "embed": ("sync:embed_app", "Make the vectors that search by meaning compares."),
     "sync": ("sync:sync", "Synchronise the store with its sources."),
     "search": ("store:search", "Search the knowledge base."),
     "eval": ("knowledge.evaluate:evaluate", "Measure how well searches answer questions with known answers."),
@@ -63,9 +64,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 # Commands of ctx that do not exist here, each with its replacement.
 OF_CTX: dict[str, str] = {
-    "embed": "search is by keyword, so there are no embeddings to make",
     "registry": "packages are published with `engine agent publish` and `engine tool publish`",
-    "vector-index": "search is by keyword, so there is no index of vectors",
+    "vector-index": "the index of vectors is made and renewed by itself",
 }
 
 

@@ -16,6 +16,8 @@ from typing import TypeVar
 import trio
 
 from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
+from knowledge.embedding import Embedders
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite.reading import size_on_disk
 from knowledge.sqlite.store import SqliteStore, open_empty_store, open_store
 from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, SearchQuery, SourceInfo
@@ -30,7 +32,7 @@ IDLE_S = 60.0
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # Files that SQLite creates beside a store's file. Syncs create `NAME.DIGEST.lock` there, one for each source.
-_BESIDE = ("-wal", "-shm", "-journal")
+_BESIDE = ("-wal", "-shm", "-journal", ".vectors")
 
 Configured = Callable[[str], Mapping[str, str | None]]
 AccessOf = Callable[[str], SourceAccess]
@@ -66,7 +68,7 @@ def store_files(path: Path) -> list[Path]:
     links, path = ([path] if path.is_symlink() else []), Path(os.path.realpath(path))
     beside = [path, *(path.with_name(path.name + suffix) for suffix in _BESIDE)]
     # Whole names: a tenant "acme.sqlite" has locks that begin like those of "acme".
-    lock = re.compile(re.escape(path.name) + r"\.[0-9a-f]+\.lock")
+    lock = re.compile(re.escape(path.name) + r"\.([0-9a-f]+\.lock|vectors\.\w+)")
     locks = sorted(
         each for each in (path.parent.iterdir() if path.parent.is_dir() else ()) if lock.fullmatch(each.name)
     )
@@ -78,7 +80,11 @@ def remove_store(path: Path) -> list[Path]:
     removed = store_files(path)
     for each in removed:
         each.unlink(missing_ok=True)
-    return removed
+    # A search under way may have written its vectors meanwhile. From now on it finds no store, and removes them.
+    late = [each for each in store_files(path) if each not in removed]
+    for each in late:
+        each.unlink(missing_ok=True)
+    return removed + late
 
 
 def stored_bytes(path: Path) -> int:
@@ -105,13 +111,16 @@ class Stores:
 
     def __init__(
         self, always: Mapping[str, BrowsableStore], path_of: Callable[[str], Path], empty: SqliteStore,
-        configured: Configured, access: AccessOf, language: str | None, every: Every = _never,
+        configured: Configured, access: AccessOf, language: str | None, every: Every, embedders: Embedders | None,
+        settings: Settings,
     ) -> None:  # fmt: skip
         self._always = always
         self._path_of = path_of
         self._empty = empty
         self._configured, self._access, self._every = configured, access, every
         self._language = language
+        self._embedders = embedders
+        self._settings = settings
         # Invariant: at most MAX_OPEN entries, the most recently used at the end. A retired store is not among them; its
         # last user closes it.
         self._stores: OrderedDict[str, _Held] = OrderedDict()
@@ -152,6 +161,7 @@ class Stores:
                     opening = open_store(
                         path, readonly=True, readers=1, configured=self._configured(tenant),
                         access=self._access(tenant), language=self._language, every=self._every(tenant),
+                        embedders=self._embedders, settings=self._settings,
                     )  # fmt: skip
                     held.store = await held.stack.enter_async_context(opening)
                     held.generation = next(self._generations)
@@ -272,16 +282,18 @@ async def open_stores(
     access: AccessOf = lambda tenant: NOTHING_KNOWN,
     language: str | None = None,
     every: Every = _never,
+    embedders: Embedders | None = None,
+    settings: Settings = DEFAULT,
 ) -> AsyncIterator[Stores]:
     """The stores of all tenants. `always` holds stores that are open already; `path_of` returns the file of any other.
 
-    `configured`, `access` and `every` return, for a tenant, the arguments of these names of `open_store`;
-    `language` is that of all.
+    `configured`, `access` and `every` return, for a tenant, the arguments of these names of `open_store`; `language`,
+    `embedders` and `settings` are those of all.
     """
-    async with open_empty_store() as empty:
+    async with open_empty_store(embedders) as empty:
         try:
             async with trio.open_nursery() as nursery:
-                stores = Stores(always, path_of, empty, configured, access, language, every)
+                stores = Stores(always, path_of, empty, configured, access, language, every, embedders, settings)
                 nursery.start_soon(stores.close_idle)
                 try:
                     yield stores

@@ -16,10 +16,12 @@ from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_
 from control.files import control_path
 from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
+from engine.embedders import PROVIDERS, embedders, trouble
 from engine.engine import SandboxUnavailable
 from engine.extraction import missing, open_extractor
 from engine.tenant import DEFAULT_TENANT
 from knowledge.access import EVERYTHING
+from knowledge.embedding import EmbeddingError
 from knowledge.extraction import Unreadable
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
@@ -72,7 +74,7 @@ async def doctor(*, config: ConfigPath = None, as_json: AsJson = False) -> int:
     loaded = _check_config(report, config)
     if loaded is not None:
         await _check_store(report, loaded.config)
-        _check_embedder(report, loaded.config)
+        await _check_embedder(report, loaded.config)
         await _check_extractor(report, loaded.config)
         if report.store["ok"]:
             await _check_service(report, loaded)
@@ -116,12 +118,18 @@ async def _check_store(report: _Report, config: Config) -> None:
         report.store["message"] = f"{counts[0]}, {counts[1]}, {mebibytes(stats.size_bytes)}"
 
 
-def _check_embedder(report: _Report, config: Config) -> None:
+async def _check_embedder(report: _Report, config: Config) -> None:
     provider = config.embedding.provider
-    report.embedder = {"ok": True, "provider": provider, "message": "search is by keyword"}
-    if provider != "disabled":
-        report.embedder |= {"ok": False, "message": f"no embedder {provider!r} is built in; search is by keyword"}
-        report.warnings.append(f"embedding.provider: no embedder {provider!r} is built in")
+    report.embedder = {"ok": True, "provider": provider, "message": PROVIDERS.get(provider)}
+    problem = trouble(config.embedding)
+    if problem is None and (made := embedders(config)) is not None:
+        try:
+            await made.current.embed(("a text to try it with",))
+        except EmbeddingError as error:
+            problem = str(error)
+    if problem is not None:
+        report.embedder |= {"ok": False, "message": problem}
+        report.warnings.append(f"embedding.provider: {problem}")
 
 
 async def _check_extractor(report: _Report, config: Config) -> None:

@@ -16,6 +16,7 @@ from cli.options import AsJson, AsLabels, ConfigPath, TenantName, load, reader_o
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
 from engine.bridge.knowledge import SearchArguments, document_as_json, hit_as_json, search_query
 from engine.config import LoadedConfig
+from engine.embedders import embedders, settings
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import DEFAULT_PASSAGE_TOKENS, Hit, SourceInfo
 from knowledge.stores import store_path
@@ -28,9 +29,12 @@ async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple[LoadedC
     """The configuration and the tenant's store, open for reading."""
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
-    configured, access = loaded.config.connectors.problems(who.id), access_of(loaded.config, who)
-    path, every = store_path(loaded.config.db.path, who.id), loaded.config.connectors.every(who.id)
-    async with open_store(path, readonly=True, configured=configured, access=access, every=every) as store:
+    config = loaded.config
+    configured, access = config.connectors.problems(who.id), access_of(config, who)
+    async with open_store(
+        store_path(config.db.path, who.id), readonly=True, configured=configured, access=access,
+        every=config.connectors.every(who.id), embedders=embedders(config), settings=settings(config),
+    ) as store:  # fmt: skip
         yield loaded, store
 
 

@@ -1,4 +1,4 @@
-"""`engine sync`: fill the store from the configured sources."""
+"""`engine sync`: fill the store from the configured sources; `engine embed`: make the vectors of what it has."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import trio
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from agents.sources import access_of, connector
 from cli.control import tenant_of
@@ -18,10 +18,12 @@ from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet_logs, say, say_json, warn
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
+from engine.embedders import embedders, trouble
 from engine.extraction import open_extractor
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Source
+from knowledge.embed import EmbedReport, embed_pending
 from knowledge.extraction import Extractor
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import StoreError
@@ -80,6 +82,10 @@ async def sync(
     if supported:
         async with _sources(loaded, supported, who) as sources, _writing(loaded, who, dry_run) as store:
             reports = await _sync_all(store, sources, loaded.config, options, form, None if as_json else _show)
+            if not dry_run:
+                await _embed_written(store, loaded.config)
+                embedded = {each.source: each.embedded for each in await store.sources(EVERYTHING)}
+                reports = [{**each, "embedded": embedded.get(each["source"], 0)} for each in reports]
     if as_json:
         say_json({"sources": [{key: value for key, value in each.items() if key != "unusable"} for each in reports]})
     missing = sorted({problem for label in labels if (problem := problems[label])})
@@ -88,6 +94,20 @@ async def sync(
     if missing:
         raise Exit(UNUSABLE, "; ".join(missing))
     return FAILED if any(each["error"] for each in reports) else OK
+
+
+async def _embed_written(store: SqliteStore, config: Config) -> None:
+    """Make the vectors of what was written. The documents are searchable by words in any case."""
+    made = embedders(config)
+    if made is None:
+        return
+    try:
+        report = await embed_pending(store, made.current, batch_size=config.embedding.batch_size)
+        problem = report.error
+    except StoreError as error:  # a server that embeds them already, or the quota
+        problem = str(error)
+    if problem is not None:
+        warn(f"documents remain without vectors, and are found by words only: {problem}")
 
 
 def select(asked: str, config: Config, tenant: str = "default") -> tuple[str, ...]:
@@ -154,6 +174,7 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
                 else:
                     counts = plural(report["upserted"], "document"), plural(report["chunks"], "chunk")
                     say(f"Filled {label}: {counts[0]}, {counts[1]}")
+        await _embed_written(store, loaded.config)
 
 
 @asynccontextmanager
@@ -167,7 +188,7 @@ async def _writing(loaded: LoadedConfig, who: Tenant, dry_run: bool) -> AsyncIte
             async with open_store(empty, create=True, configured=configured, access=access) as store:
                 yield store
         return
-    room = await _room(loaded, who)
+    room = await room_of(loaded, who)
     language = None if dry_run else loaded.config.retrieval.language
     async with open_store(
         path,
@@ -181,7 +202,7 @@ async def _writing(loaded: LoadedConfig, who: Tenant, dry_run: bool) -> AsyncIte
         yield store
 
 
-async def _room(loaded: LoadedConfig, who: Tenant) -> int | None:
+async def room_of(loaded: LoadedConfig, who: Tenant) -> int | None:
     """Bound on the size of the tenant's documents: its quota less the size of its published packages."""
     tenants = loaded.config.tenants
     if not tenants.enabled:
@@ -332,3 +353,47 @@ def _tell_json(progress: SyncProgress) -> None:
             note(json.dumps(line))
     elif _is_news(progress):
         note(json.dumps({**line, "n": progress.n, "total": progress.total}))
+
+
+# ---- vectors ----------------------------------------------------------------------------------------------------
+
+embed_app = App(name="embed", help="Make the vectors that search by meaning compares.")
+
+
+@embed_app.command
+async def pending(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> int:
+    """Embed the documents that have no vectors so far. Exit code 1 if one failed."""
+    return await _embed(config, tenant, as_json, again=False)
+
+
+@embed_app.command
+async def rebuild(*, config: ConfigPath = None, as_json: AsJson = False, tenant: TenantName = "default") -> int:
+    """Remove every vector and embed all documents again. Exit code 1 if one failed."""
+    return await _embed(config, tenant, as_json, again=True)
+
+
+async def _embed(config: ConfigPath, tenant: str, as_json: bool, *, again: bool) -> int:
+    loaded = load(config)
+    who = await tenant_of(tenant, loaded)
+    embedding = loaded.config.embedding
+    made = embedders(loaded.config)
+    if made is None:
+        raise Exit(UNUSABLE, trouble(embedding) or "no embedder is configured ([embedding] provider is 'disabled')")
+    room = await room_of(loaded, who)
+    async with open_store(store_path(loaded.config.db.path, who.id), max_bytes=room) as store:
+        if again:
+            async with store.embedding_lock():
+                await store.remove_vectors()
+        report = await embed_pending(store, made.current, batch_size=embedding.batch_size)
+    if as_json:
+        say_json({"embedded": report.embedded, "failed": report.failed, "pending": report.pending})
+    else:
+        _show_vectors(report)
+    return FAILED if report.failed else OK
+
+
+def _show_vectors(report: EmbedReport) -> None:
+    """One line, and one on standard error for a failure."""
+    say(f"embedded: {plural(report.embedded, 'document')}, {report.pending:,} pending")
+    if report.error is not None:
+        note(f"error: {report.error}")

@@ -57,7 +57,8 @@ class RetrievalConfig(Model):
 
     # 100 is the bound of a search over REST and MCP, too.
     final_limit: Annotated[int, Field(ge=1, le=100)] = 12
-    hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
+    # Not the 0.6 of context-harness, which keeps one weight for all queries: ours falls where words cover the query.
+    hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.9
     candidate_k_keyword: Count = 80
     candidate_k_vector: Count = 80
     language: Annotated[str, AfterValidator(_language)] = DEFAULT_LANGUAGE
@@ -66,7 +67,7 @@ class RetrievalConfig(Model):
 class EmbeddingConfig(Model):
     """`[embedding]`: which embedder turns text into vectors; `disabled` means that search is by keyword."""
 
-    provider: Text = "disabled"
+    provider: Text = "auto"
     model: str | None = None
     dims: Count | None = None
     url: str | None = None

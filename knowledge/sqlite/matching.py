@@ -45,7 +45,7 @@ _ALLOWED = """
 EXISTS (SELECT 1 FROM documents d JOIN sources s ON s.n = d.source WHERE d.n = {n} AND {conditions})
 """
 
-_FOUND = """
+FOUND = """
 SELECT d.n, d.id, s.label, d.source_id, d.title, d.source_url, d.updated_at
 FROM documents d JOIN sources s ON s.n = d.source WHERE d.n IN (SELECT value FROM json_each(?))
 """
@@ -96,6 +96,15 @@ def values(conditions: Sequence[Condition]) -> dict[str, Any]:
     return {name: value for each in conditions for name, value in each.bindings.items()}
 
 
+def permitted(db: apsw.Connection, conditions: Sequence[Condition]) -> list[int] | None:
+    """The numbers of the documents that meet all conditions; None without conditions, for all."""
+    if not conditions:
+        return None
+    sql = "SELECT d.n FROM documents d JOIN sources s ON s.n = d.source WHERE "
+    found = rows(db, sql + " AND ".join(f"({each.sql})" for each in conditions), values(conditions))
+    return [n for (n,) in found]
+
+
 class Ranked(NamedTuple):
     """A document that matches: its best chunk, the rank of that, and whether it holds all words."""
 
@@ -108,7 +117,7 @@ class Ranked(NamedTuple):
 def ranked(
     db: apsw.Connection, match: ranking.MatchQuery, conditions: Sequence[Condition], limit: int
 ) -> list[tuple[Ranked, tuple[Any, ...]]]:
-    """The best documents in the order of hits, each with its row of `_FOUND`."""
+    """The best documents in the order of hits, each with its row of `FOUND`."""
     search, most = _Search(db, match, conditions), limit + _SPARE
     while True:
         found = search.best(limit, most)
@@ -119,7 +128,7 @@ def ranked(
     last = found[limit - 1][2:] if limit < len(found) else None
     while last is not None and found[-1][2:] != last:
         found.pop()
-    of = {row[0]: row for row in rows(db, _FOUND, (json.dumps([each.n for each in found]),))}
+    of = {row[0]: row for row in rows(db, FOUND, (json.dumps([each.n for each in found]),))}
     # Stable, from the last criterion to the first; no time at all comes behind every time.
     found.sort(key=lambda each: str(of[each.n][1]))
     found.sort(key=lambda each: of[each.n][6] or "", reverse=True)

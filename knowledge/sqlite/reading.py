@@ -10,14 +10,14 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from sys import getsizeof
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
 from knowledge import ranking, times
 from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
-from knowledge.sqlite import indexing, matching
+from knowledge.sqlite import indexing, matching, vectors
 from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import (
@@ -105,34 +105,62 @@ def is_text(value: str | None) -> bool:
     return True
 
 
+def parsed(db: apsw.Connection, query: SearchQuery) -> ranking.MatchQuery:
+    """The words of the query, in the languages of the index."""
+    return ranking.parse_query(query.query, prefix=query.prefix, languages=indexing.languages(db))
+
+
+class Found(NamedTuple):
+    """A document that is shown: its row as of `matching.ranked`, the chunk that it is shown by, its score.
+
+    `passages` are the chunks that it may have as passages, the best first; None for those of the words.
+    """
+
+    row: tuple[Any, ...]
+    chunk: int
+    score: float
+    passages: Sequence[int] | None = None
+
+
 def search(db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition]) -> tuple[Hit, ...]:
     """The best chunk of each document that matches, the best first."""
     with db:  # one snapshot: the excerpts are of the chunks that were ranked
-        match = ranking.parse_query(query.query, prefix=query.prefix, languages=indexing.languages(db))
+        match = parsed(db, query)
         found = matching.ranked(db, match, conditions, query.limit)
-        texts = [rows(db, _CHUNK_TEXT, (each.chunk,))[0][0] for each, _ in found]
-        places = [_place(db, each.chunk) for each, _ in found]
-        bodies = [rows(db, _BODY, (each.n,)) for each, _ in found]
-        passages = _passages(db, query, match, [each.n for each, _ in found]) if query.passages > 0 else None
-    scores = ranking.scores([(bool(each.complete), each.rank) for each, _ in found])
-    return tuple(
-        Hit(
-            id=row[1],
-            source=row[2],
-            source_id=row[3],
-            title=row[4],
-            source_url=row[5],
-            updated_at=row[6],
-            score=score,
-            snippet=ranking.snippet(text, match.words),
-            heading=place.heading,
-            lines=place.lines,
-            page=place.page,
-            digest=body[0][0] if body else None,
-            uri=DOCUMENT_URI + row[1],
-            passages=None if passages is None else tuple(passages.get(each.n, ())),
-        )
-        for (each, row), score, text, place, body in zip(found, scores, texts, places, bodies, strict=True)
+        scores = ranking.scores([(bool(each.complete), each.rank) for each, _ in found])
+        shown = [Found(row, each.chunk, score) for (each, row), score in zip(found, scores, strict=True)]
+        answer = list(hits(db, query, match, shown))
+    return tuple(answer)
+
+
+def hits(db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, found: Sequence[Found]) -> tuple[Hit, ...]:
+    """The hits for these documents, in their order. The caller holds the snapshot that they were found in."""
+    passages = _passages(db, query, match, found) if query.passages > 0 else None
+    return tuple(_hit(db, each, match, passages) for each in found)
+
+
+def _hit(
+    db: apsw.Connection, found: Found, match: ranking.MatchQuery, passages: Mapping[int, Sequence[Passage]] | None
+) -> Hit:
+    n, document_id, source, source_id, title, source_url, updated_at = found.row
+    text = rows(db, _CHUNK_TEXT, (found.chunk,))[0][0]
+    place = _place(db, found.chunk)
+    body = rows(db, _BODY, (n,))
+    return Hit(
+        id=document_id,
+        source=source,
+        source_id=source_id,
+        title=title,
+        source_url=source_url,
+        updated_at=updated_at,
+        score=found.score,
+        snippet=ranking.snippet(text, match.words),
+        heading=place.heading,
+        lines=place.lines,
+        page=place.page,
+        digest=body[0][0] if body else None,
+        uri=DOCUMENT_URI + document_id,
+        passages=None if passages is None else tuple(passages.get(n, ())),
     )
 
 
@@ -144,12 +172,14 @@ def _place(db: apsw.Connection, chunk: int) -> Passage:
 
 
 def _passages(
-    db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, documents: list[int]
+    db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, shown: Sequence[Found]
 ) -> dict[int, list[Passage]]:
     """The best chunks of each document, within `query.max_tokens` together: the first documents have theirs first."""
-    bindings = {"any": match.any, "documents": json.dumps(documents), "passages": query.passages}
-    chunks: dict[int, list[int]] = {}
-    for (chunk,) in rows(db, _PASSAGES, bindings):
+    documents = [each.row[0] for each in shown]
+    chunks = {each.row[0]: list(each.passages[: query.passages]) for each in shown if each.passages is not None}
+    rest = [n for n in documents if n not in chunks]
+    bindings = {"any": match.any, "documents": json.dumps(rest), "passages": query.passages}
+    for (chunk,) in rows(db, _PASSAGES, bindings) if rest else ():
         chunks.setdefault(chunk >> CHUNK_BITS, []).append(chunk)
     found: dict[int, list[Passage]] = {}
     room = query.max_tokens * BYTES_PER_TOKEN
@@ -199,9 +229,12 @@ def get(db: apsw.Connection, document_id: str, seen: Condition) -> CachedDocumen
 
 def sources(db: apsw.Connection, seen: Condition) -> tuple[tuple[Any, ...], ...]:
     """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
-    many, next sync; and whether it has any documents, counted or not.
+    many, next sync, chunks with vectors; and whether it has any documents, counted or not.
     """
-    return tuple(rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings)))
+    with db:
+        embedded = vectors.embedded(db, seen)
+        found = rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings))
+    return tuple((*row, embedded.get(row[0], 0), some) for *row, some in found)
 
 
 def listed(db: apsw.Connection, after: tuple[str, str], limit: int, seen: Condition) -> tuple[Listed, ...]:
@@ -284,9 +317,9 @@ def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
 
 
 def size_on_disk(file: Path) -> int:
-    """The bytes of the file, which is no link, and its log; 0 if there is none."""
+    """The bytes of the file, which is no link, its log and its vectors; 0 if there is none."""
     size = 0
-    for path in (file, file.with_name(file.name + "-wal")):
+    for path in (file, *(file.with_name(file.name + suffix) for suffix in ("-wal", ".vectors"))):
         with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size

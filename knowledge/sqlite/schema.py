@@ -59,6 +59,23 @@ CREATE TABLE changes(
 # By which configuration the documents of a source are labelled, and since when; NULL: not by any.
 LABELLED = ("access TEXT", "labelled_at REAL")
 
+# What a chunk means (`vectors.py`): windows of chunks, each with the vector of its text; `text` is that text's SHA-256.
+# AUTOINCREMENT: the number of a window is never used again, so a sidecar that has it knows what it is of.
+VECTORS = """
+CREATE TABLE models(
+    n INTEGER PRIMARY KEY, name TEXT NOT NULL, dims INTEGER NOT NULL, weights TEXT NOT NULL, mark BLOB NOT NULL,
+    UNIQUE(name, dims, weights)
+);
+CREATE TABLE vectors(
+    n INTEGER PRIMARY KEY, model INTEGER NOT NULL, text BLOB NOT NULL, vector BLOB NOT NULL, UNIQUE(model, text)
+);
+CREATE TABLE windows(
+    n INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, chunk INTEGER NOT NULL, vector INTEGER NOT NULL
+);
+CREATE INDEX windows_by_chunk ON windows(chunk);
+CREATE TABLE embedded(model INTEGER NOT NULL, document INTEGER NOT NULL, PRIMARY KEY(model, document)) WITHOUT ROWID;
+"""
+
 SCHEMA = f"""
 CREATE TABLE sources(
     n INTEGER PRIMARY KEY, label TEXT NOT NULL UNIQUE, type TEXT NOT NULL, name TEXT NOT NULL,
@@ -73,6 +90,7 @@ CREATE TABLE documents(
 );
 CREATE INDEX documents_by_source ON documents(source, chunk_count);
 {PLACES}{SYNCS}{LABELS}{WORDS}
+{VECTORS}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """

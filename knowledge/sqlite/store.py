@@ -8,26 +8,30 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import apsw
 import trio
 
 from knowledge import ranking
 from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
+from knowledge.embedding import MAX_QUERY_CHARACTERS, Embedder, Embedders, EmbeddingError, Model
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite import access as sees
-from knowledge.sqlite import indexing, matching, reading, schema, upgrade, writing
+from knowledge.sqlite import indexing, matching, reading, schema, upgrade, vectors, writing
 from knowledge.sqlite.access import ALWAYS, Condition
+from knowledge.sqlite.vectors import Held, Meant, Pending
 from knowledge.store import (
     MODES,
     Applied,
     Batch,
     Document,
     EmbeddingsDisabled,
+    Hit,
     Listed,
     SearchAnswer,
     SearchQuery,
@@ -42,6 +46,9 @@ from storage.faults import Fault, Named, answer_text, fault_of, opening_text
 from storage.lanes import Lane, at_once, open_lane, rows
 from storage.watch import Watch, open_watch
 
+if TYPE_CHECKING:
+    from knowledge.sqlite.sidecar import Sidecar
+
 T = TypeVar("T")
 
 log = logging.getLogger("knowledge")
@@ -52,6 +59,10 @@ NAMED = Named("the store", "[db] path", "restore it from a backup, or remove it 
 # stores of tenants open at once (`stores.MAX_OPEN`) that is 65 MiB.
 MAX_KEPT_BYTES = 1024 * 1024
 
+# How long a search waits for its embedder.
+EMBEDDER_S = 2.0
+
+_INSTEAD = {"hybrid": "answered by keyword search", "semantic": "nothing can be found by meaning"}
 _HYBRID_WARNING = "hybrid search needs an embedder and none is configured; answered by keyword search"
 _CUT_WARNING = "the query is too long; only its first words were searched for"
 
@@ -69,6 +80,8 @@ async def open_store(
     max_bytes: int | None = None,
     language: str | None = None,
     every: Mapping[str, float] | None = None,
+    embedders: Embedders | None = None,
+    settings: Settings = DEFAULT,
 ) -> AsyncIterator["SqliteStore"]:
     """The store in the file `path`, open until the block ends; `create` makes the file and its folder when missing.
 
@@ -76,8 +89,9 @@ async def open_store(
     labels it gives their documents; `every` maps some of them to the seconds between two synchronisations, so that a
     search can warn of one that is late. `readers` is the number of searches that run in parallel. `busy_timeout_s`
     bounds the wait for another process's lock. `max_bytes` bounds the size of the store: a batch that would exceed it
-    is not written. A store of an older version is upgraded in place, also with `readonly`; so is one whose words are
-    indexed in another language than `language`, if there is one.
+    is not written. `embedders` make the vectors of queries, and `settings` are those of search by meaning. A store of
+    an older version is upgraded in place, also with `readonly`; so is one whose words are indexed in another language
+    than `language`, if there is one.
     Raises StoreError, naming the path, for a file that is missing, locked, damaged, not a store, or too new.
     """
     given = Path(path)
@@ -109,7 +123,9 @@ async def open_store(
         except apsw.Error as error:
             fault = await trio.to_thread.run_sync(fault_of, error, file)
             raise StoreError(opening_text(fault, NAMED, given, error)) from error
-        yield SqliteStore(file, writer, tuple(lanes), configured or {}, max_bytes, watch, access, every)
+        yield SqliteStore(
+            file, writer, tuple(lanes), configured or {}, max_bytes, watch, access, every, embedders, settings
+        )
 
 
 def _is_current(db: apsw.Connection, language: str | None) -> bool:
@@ -132,11 +148,11 @@ async def _upgrade(writer: Lane, language: str | None) -> None:
 
 
 @asynccontextmanager
-async def open_empty_store() -> AsyncIterator["SqliteStore"]:
+async def open_empty_store(embedders: Embedders | None = None) -> AsyncIterator["SqliteStore"]:
     """A store without documents, in memory and read-only: it stands in for a store whose file does not exist."""
     async with open_lane(":memory:", create=True, reading=False, busy_timeout_s=0) as lane:
         await lane.run(lambda db: rows(db, schema.SCHEMA))
-        yield SqliteStore(Path(), None, (lane,), {})
+        yield SqliteStore(Path(), None, (lane,), {}, embedders=embedders)
 
 
 class SqliteStore:
@@ -156,6 +172,8 @@ class SqliteStore:
         watch: Watch | None = None,
         access: SourceAccess = NOTHING_KNOWN,
         every: Mapping[str, float] | None = None,
+        embedders: Embedders | None = None,
+        settings: Settings = DEFAULT,
     ) -> None:
         self._file = file
         self._writer = writer
@@ -166,6 +184,9 @@ class SqliteStore:
         self._watch = watch
         self._every = dict(every or {})
         self._answers = Answers(MAX_KEPT_BYTES)
+        self._embedders = embedders
+        self._settings = settings
+        self._vectors: Sidecar | None = None  # opened by the first search by meaning
 
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
         """The same store with other configured sources."""
@@ -193,7 +214,10 @@ class SqliteStore:
     async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         """Find documents; see `Store`. Raises ValueError for an unknown mode, an invalid `since`, `until` or `path`."""
         ask, bytes_of = partial(self._search, query, reader), partial(reading.search_bytes, query)
-        found: SearchAnswer = await self._answer(("search", query), reader, ask, bytes_of)
+        try:
+            found: SearchAnswer = await self._answer(("search", query), reader, ask, bytes_of)
+        except _ByWords as instead:  # not cached: the embedder may answer the next time
+            found = instead.answer
         if not self._every:
             return found
         late = await self._late(query.source, reader)  # of the clock: not cached
@@ -205,20 +229,72 @@ class SqliteStore:
         conditions, seen = matching.conditions(query), self._seen(reader)
         if seen is not ALWAYS:
             conditions += (seen,)
-        if query.mode == "semantic":
+        if query.mode == "semantic" and self._embedders is None:
             raise EmbeddingsDisabled(
                 "mode 'semantic' requires embeddings; set [embedding] provider in the configuration"
             )
-        warnings: tuple[str, ...] = (_HYBRID_WARNING,) if query.mode == "hybrid" else ()
         match = ranking.parse_query(query.query, prefix=query.prefix)
-        if match.cut:
-            warnings += (_CUT_WARNING,)
-        if not match.terms or query.limit < 1 or not (reading.is_text(query.source) and reading.is_text(query.path)):
+        warnings: tuple[str, ...] = (_CUT_WARNING,) if match.cut else ()
+        if query.limit < 1 or not (reading.is_text(query.source) and reading.is_text(query.path)):
             await trio.lowlevel.checkpoint()
             return SearchAnswer((), warnings)
         query = replace(query, limit=min(query.limit, 2**31))
-        work = partial(reading.search, query=query, conditions=conditions)
-        return SearchAnswer(await self._read(work), warnings)
+        by_words = partial(self._by_words, query, conditions, bool(match.terms))
+        if query.mode != "keyword":
+            meant, why = await self._meant(query, seen)
+            warnings = why.warnings + warnings
+            if meant is not None:
+                return SearchAnswer(await self._read(partial(self._by_meaning, query, conditions, meant)), warnings)
+            if not why.lasting:
+                raise _ByWords(SearchAnswer(await by_words(), warnings))
+        if query.mode == "semantic":
+            return SearchAnswer((), warnings)
+        return SearchAnswer(await by_words(), warnings)
+
+    async def _by_words(self, query: SearchQuery, conditions: Sequence[Condition], any_words: bool) -> tuple[Hit, ...]:
+        if not any_words:
+            await trio.lowlevel.checkpoint()
+            return ()
+        return await self._read(partial(reading.search, query=query, conditions=conditions))
+
+    def _by_meaning(
+        self, query: SearchQuery, conditions: Sequence[Condition], meant: Meant, db: apsw.Connection
+    ) -> tuple[Hit, ...]:
+        from knowledge.sqlite import meaning, sidecar  # numpy, which most processes never need
+
+        if self._vectors is None:
+            self._vectors = sidecar.Sidecar(self._file)
+        return meaning.search(db, query, conditions, meant, self._vectors, self._settings)
+
+    async def _meant(self, query: SearchQuery, seen: Condition) -> tuple[Meant | None, "_Why"]:
+        """The query's vector; None where it has none, or the store has none to compare it with.
+
+        Raises StoreError where the embedder fails and the query cannot be answered by words.
+        """
+        if self._embedders is None:
+            await trio.lowlevel.checkpoint()
+            return None, _Why((_HYBRID_WARNING,))
+        total, held = await self._read(vectors.held)
+        answering = _answering(total, held, self._embedders)
+        # Only what the reader may see is counted: a number of the others is a fact about them.
+        shown, with_vectors = await self._read(
+            partial(vectors.counts, model=answering[0].n if answering else None, seen=seen)
+        )
+        if answering is None:
+            return None, _Why((f"no document has vectors yet; {_INSTEAD[query.mode]}",) if shown else ())
+        one, embedder = answering
+        try:
+            with trio.fail_after(EMBEDDER_S):
+                (vector,) = await embedder.embed((query.query[:MAX_QUERY_CHARACTERS],))
+        except (EmbeddingError, trio.TooSlowError) as error:
+            late = f"the embedder did not answer within {EMBEDDER_S:g} s"
+            problem = str(error) if isinstance(error, EmbeddingError) else late
+            if query.mode == "semantic":
+                raise StoreError(problem) from None
+            return None, _Why((f"{problem}; {_INSTEAD['hybrid']}",), lasting=False)
+        behind = shown - with_vectors
+        warning = f"{behind} of {shown} documents have no vectors yet; these are found by words only"
+        return Meant(one, vector), _Why((warning,) if behind else ())
 
     async def get(self, document_id: str, reader: Reader) -> Document | None:
         """The document, or None when there is none of that id."""
@@ -263,6 +339,7 @@ class SqliteStore:
         skipped: str | None = None,
         skipped_count: int | None = None,
         next_sync: str | None = None,
+        embedded: int = 0,
         *,
         tells_all: bool,
     ) -> SourceInfo:
@@ -281,6 +358,7 @@ class SqliteStore:
             last_sync=last_sync,
             last_error=last_error,
             next_sync=next_sync if configured else None,
+            embedded=embedded,
             skipped=items,
             skipped_more=(skipped_count or 0) - len(items),
         )
@@ -329,7 +407,7 @@ class SqliteStore:
         sources = await self.sources(reader)
         size = await trio.to_thread.run_sync(reading.size_on_disk, self._file)
         documents, chunks = sum(s.document_count for s in sources), sum(s.chunk_count for s in sources)
-        return StoreStats(documents, chunks, 0, size, sources)
+        return StoreStats(documents, chunks, sum(s.embedded for s in sources), size, sources)
 
     async def export(self, reader: Reader) -> dict[str, Any]:
         """Everything as one JSON-able value, from one snapshot.
@@ -350,7 +428,7 @@ class SqliteStore:
         self._require_writer()
         digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]
         path = self._file.with_name(f"{self._file.name}.{digest}.lock")
-        descriptor = await trio.to_thread.run_sync(writing.lock_file, path, source)
+        descriptor = await trio.to_thread.run_sync(writing.lock_file, path, f"sync of {source}")
         try:
             await self._label(source)
             yield
@@ -370,6 +448,54 @@ class SqliteStore:
         """Note when a server synchronises `source` next, for `sources`; None: not by itself."""
         work = partial(at_once, partial(writing.plan, label=source, at=at))
         await _answered(self._require_writer().run(work), self._file)
+
+    # --- vectors: what `knowledge.embed` asks ------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def embedding_lock(self) -> AsyncIterator[None]:
+        """Held while vectors are made. Raises StoreError when another holder has it, in any process."""
+        self._require_writer()
+        path = self._file.with_name(f"{self._file.name}.0.lock")
+        descriptor = await trio.to_thread.run_sync(writing.lock_file, path, "embedding of documents")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    async def model_number(self, model: Model) -> int:
+        """The store's number of a model."""
+        return await self._write(partial(vectors.model_row, model=model))
+
+    async def pending(self, model: Model) -> int:
+        """How many documents have no vectors of the model."""
+        total, held = await self._read(vectors.held)
+        return total - sum(each.documents for each in held if each.model == model)
+
+    async def next_pending(self, model: int, after: int) -> Pending | None:
+        """The first document behind number `after` that has no vectors of the model of this number."""
+        work = partial(vectors.following, model=model, after=after)
+        return await _answered(self._require_writer().run(work), self._file)
+
+    async def write_vectors(self, model: int, pending: Pending, made: Mapping[bytes, bytes]) -> bool:
+        """Write the vectors of one document; False where it has changed meanwhile.
+
+        Raises StoreError, also where the store would be larger than `max_bytes`.
+        """
+        return await self._write(
+            partial(vectors.write, model=model, pending=pending, vectors=made, room=self._max_bytes)
+        )
+
+    async def sweep_vectors(self, model: int) -> None:
+        """Remove all that is not of this model, which every document has vectors of."""
+        while await self._write(partial(vectors.sweep, keep=model)):
+            pass
+
+    async def remove_vectors(self) -> None:
+        """Remove every vector."""
+        await self._write(vectors.remove_all)
+
+    async def _write(self, work: Callable[[apsw.Connection], T]) -> T:
+        return await _answered(self._require_writer().run(partial(at_once, work)), self._file)
 
     async def stored(self, source: str) -> dict[str, Stored]:
         """What the store holds of `source`, by source_id."""
@@ -418,6 +544,32 @@ class SqliteStore:
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         return await _answered(min(self._readers, key=_waiting).run(work), self._file)
+
+
+class _ByWords(Exception):
+    """A search that had to do without its embedder, for now."""
+
+    def __init__(self, answer: SearchAnswer) -> None:
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Why:
+    """What a search by meaning has to say; `lasting` until the store changes, so that its answer can be cached."""
+
+    warnings: tuple[str, ...] = ()
+    lasting: bool = True
+
+
+def _answering(total: int, held: Sequence[Held], embedders: Embedders) -> tuple[Held, Embedder] | None:
+    """The model that answers: the configured one where every document has its vectors, else that of most documents.
+
+    So the vectors of the model before answer until those of the new one are complete.
+    """
+    known = [(each, embedder) for each in held if each.documents and (embedder := embedders.of(each.model))]
+    current = [pair for pair in known if pair[1] is embedders.current]
+    complete = [pair for pair in current if pair[0].documents >= total]
+    return next(iter((*complete, *sorted(known, key=lambda pair: (-pair[0].documents, pair not in current)))), None)
 
 
 def _waiting(lane: Lane) -> int:

@@ -8,7 +8,17 @@ import logging
 import apsw
 
 from knowledge.sqlite import indexing, writing
-from knowledge.sqlite.schema import LABELLED, LABELS, PLACES, SCHEMA_VERSION, SYNCS, WORDS, chunk_range, is_upgrading
+from knowledge.sqlite.schema import (
+    LABELLED,
+    LABELS,
+    PLACES,
+    SCHEMA_VERSION,
+    SYNCS,
+    VECTORS,
+    WORDS,
+    chunk_range,
+    is_upgrading,
+)  # fmt: skip
 from storage.lanes import at_once, rows
 
 log = logging.getLogger("knowledge")
@@ -34,6 +44,7 @@ def begin(db: apsw.Connection) -> None:
 def _begin(db: apsw.Connection) -> None:
     if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
         rows(db, PLACES + SYNCS + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
+        rows(db, VECTORS)
         rows(db, "ALTER TABLE chunks RENAME TO old_chunks;" + WORDS)
         rows(db, LABELS)
         for column in LABELLED:

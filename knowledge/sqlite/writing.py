@@ -12,7 +12,7 @@ import apsw
 
 from knowledge import places, textfiles
 from knowledge.access import PUBLIC, Access, SourceAccess
-from knowledge.sqlite import access, indexing
+from knowledge.sqlite import access, indexing, vectors
 from knowledge.sqlite.access import Changed
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import (
@@ -71,17 +71,12 @@ def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes
         # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
         # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
         db.execute("INSERT INTO words(words, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
-    if batch.upserts and max_bytes is not None and (used := _used_bytes(db)) > max_bytes:
+    if batch.upserts and max_bytes is not None and (used := vectors.used_bytes(db)) > max_bytes:
         raise StoreError(
             f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
             "before these were written, these were not"
         )
     return Applied(len(batch.upserts), deleted, sum(len(document.chunks) for document in batch.upserts))
-
-
-def _used_bytes(db: apsw.Connection) -> int:
-    """The bytes of pages in use, the current transaction's included. Free pages are reused before the file grows."""
-    return int((db.pragma("page_count") - db.pragma("freelist_count")) * db.pragma("page_size"))
 
 
 def _source_row(db: apsw.Connection, label: str, given: Access | None) -> int:
@@ -131,6 +126,7 @@ def write_chunks(db: apsw.Connection, n: int, title: str | None, chunks: Sequenc
     first, _ = chunk_range(n)
     db.executemany("INSERT INTO chunks(chunk, text) VALUES (?, ?)", enumerate(chunks, first))
     indexing.index(db, n, title, chunks, language)
+    vectors.forget(db, n)
 
 
 def place(
@@ -154,6 +150,7 @@ def _delete(db: apsw.Connection, changed: Changed, source_id: str) -> bool:
         db.execute("DELETE FROM labels WHERE n = ?", (n,))
         _forget_chunks(db, n)
         db.execute("DELETE FROM bodies WHERE n = ?", (n,))
+        vectors.forget(db, n)
     return bool(found)
 
 
@@ -191,15 +188,15 @@ def plan(db: apsw.Connection, label: str, at: str | None) -> None:
     db.execute(sql, (_source_row(db, label, None), at))
 
 
-def lock_file(path: Path, source: str) -> int:
-    """A descriptor that holds the lock of a source until it is closed. Raises SyncRunning where it is taken."""
+def lock_file(path: Path, work: str) -> int:
+    """A descriptor that holds the lock of some work until it is closed. Raises SyncRunning where it is taken."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StoreError(f"the lock of {source} cannot be taken: {error.strerror}") from error
+        raise StoreError(f"the lock of the {work} cannot be taken: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise SyncRunning(f"another sync of {source} is running; wait for it to end") from error
+        raise SyncRunning(f"another {work} is running; wait for it to end") from error
     return descriptor

@@ -265,7 +265,7 @@ BAD_PARAMS = {
 
 
 async def test_builtin_tools_refuse_wrong_parameters_by_name(project: Project, opened: Open) -> None:
-    project.configure()
+    project.configure('[embedding]\nprovider = "disabled"\n')
     async with opened() as service:
         for (tool, params), text in BAD_PARAMS.items():
             with pytest.raises(Problem) as refused:
@@ -291,7 +291,7 @@ async def test_a_limit_beyond_its_bounds_is_brought_to_them_with_a_warning(
 
 
 async def test_a_search_by_meaning_without_an_embedder_says_what_it_did_instead(project: Project, opened: Open) -> None:
-    project.configure()
+    project.configure('[embedding]\nprovider = "disabled"\n')
     async with opened() as service:
         answer = (await service.call_tool("search", {"query": "x", "mode": "hybrid"}, CALL)).value
     assert answer["results"] == []

@@ -60,6 +60,8 @@ LINES: tuple[Line, ...] = (
     _line("sources"),
     _line("stats", varies=True),
     _line("export"),
+    _line("embed pending --json"),
+    _line("embed rebuild"),
     _line("tenant create acme"),
     _line("tenant change acme --weight 2", varies=True),
     _line("tenant list", varies=True),

@@ -94,7 +94,7 @@ MISUSE = {
     ("search", "x", "--mode", "fuzzy"): 'Choose from: "keyword", "semantic", "hybrid"',
     ("connector", "test", "x"): "error: unknown connector 'x'; configured: none",
     ("connector", "test", "x.lua", "--source", "x"): "error: unknown connector 'x'; configured: none",
-    ("embed", "pending"): "error: 'embed' is a command of ctx, not supported here: ",
+    ("embed", "pending"): "error: there is no store at ",
     ("vector-index", "status"): "error: 'vector-index' is a command of ctx, not supported here: ",
     ("--config", "engine.toml", "registry", "list"): "error: 'registry' is a command of ctx, not supported here: ",
     ("tool", "test", "search", "--source", "x"): "error: --source is for the path of a script",

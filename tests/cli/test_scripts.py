@@ -267,7 +267,7 @@ def test_a_text_parameter_stays_text_whatever_it_looks_like(project):
         (["limit=2"], "query"),
         (["query=x", "limit=2.5"], "limit"),
         (["query=x", "mode=fuzzy"], "mode"),
-        (["query=x", "mode=semantic"], "embeddings"),
+        (["query=x", "mode=4"], "mode"),
     ],
 )
 def test_a_bad_parameter_is_exit_1(project, params, message):

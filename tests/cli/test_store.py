@@ -173,10 +173,10 @@ def test_what_was_skipped_is_in_the_report_and_with_the_source(engine, docs, tmp
     (tmp_path / "docs" / "bad.md").write_bytes(b"\xff\xfe\x00bad")
     report = engine("sync", "all", "--json").json["sources"][0]
     (skipped,) = report["skipped"]
-    assert (skipped["source_id"], report["skipped_more"], report["embedded"]) == ("bad.md", 0, 0)
+    assert (skipped["source_id"], report["skipped_more"], report["embedded"]) == ("bad.md", 0, 3)
     (source,) = engine("sources", "--json").json["sources"]
     assert (source["skipped"], source["skipped_more"], source["last_error"]) == ([skipped], 0, None)
-    assert (source["embedded"], source["next_sync"]) == (0, None)
+    assert (source["embedded"], source["next_sync"]) == (3, None)
     (tmp_path / "docs" / "bad.md").unlink()
     engine("sync", "all")
     assert engine("sources", "--json").json["sources"][0]["skipped"] == []
@@ -232,7 +232,15 @@ def test_a_limit_beyond_its_bounds_is_brought_to_them_with_a_warning(filled):
     assert ended.err == "warning: --limit: 0 is not from 1 to 100: 1 was used\n"
 
 
-def test_hybrid_search_without_an_embedder_is_answered_by_keyword_with_a_warning(filled):
+@pytest.fixture
+def without_embedder(filled, tmp_path):
+    with (tmp_path / "engine.toml").open("a") as file:
+        file.write('[embedding]\nprovider = "disabled"\n')
+    return filled
+
+
+def test_hybrid_search_without_an_embedder_is_answered_by_keyword_with_a_warning(without_embedder):
+    filled = without_embedder
     ended = filled("search", "rust", "--mode", "hybrid")
     assert ended.code == 0
     assert "Alpha" in ended.out
@@ -240,8 +248,23 @@ def test_hybrid_search_without_an_embedder_is_answered_by_keyword_with_a_warning
     assert filled("search", "rust", "--mode", "hybrid", "--json").json["warnings"]
 
 
-def test_semantic_search_without_an_embedder_is_exit_2(filled):
-    ended = filled("search", "rust", "--mode", "semantic")
+def test_what_a_sync_wrote_is_found_by_meaning(filled):
+    ended = filled("search", "when do releases happen", "--mode", "semantic", "--json")
+    assert (ended.code, ended.err, "warnings" in ended.json) == (0, "", False)
+    assert ended.json["results"]
+    stats = filled("stats", "--json").json
+    assert stats["embedded"] == stats["chunks"] > 0
+    assert filled("embed", "pending", "--json").json == {"embedded": 0, "failed": 0, "pending": 0}
+    assert filled("embed", "rebuild").out == f"embedded: {stats['documents']} documents, 0 pending\n"
+
+
+def test_embedding_without_an_embedder_is_exit_2(without_embedder):
+    ended = without_embedder("embed", "pending")
+    assert (ended.code, ended.err) == (2, "error: no embedder is configured ([embedding] provider is 'disabled')\n")
+
+
+def test_semantic_search_without_an_embedder_is_exit_2(without_embedder):
+    ended = without_embedder("search", "rust", "--mode", "semantic")
     assert (ended.code, ended.out) == (2, "")
     assert "requires embeddings" in ended.err
 

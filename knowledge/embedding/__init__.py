@@ -1,0 +1,56 @@
+"""Embedders, which make vectors of texts: texts that mean the same have vectors of nearly the same direction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+# A query is a sentence; with what is beyond this it would be a document.
+MAX_QUERY_CHARACTERS = 2000
+
+
+class EmbeddingError(Exception):
+    """The embedder cannot answer, or its answer cannot be used. The text says which, without secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What made a vector. Two vectors are compared only where all of this is equal.
+
+    `weights` is the SHA-256 of the model's file, or empty where the model is at a service.
+    """
+
+    name: str
+    dims: int
+    weights: str = ""
+
+
+class Embedder(Protocol):
+    """Makes vectors. May be used by several tasks at once."""
+
+    @property
+    def model(self) -> Model: ...
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """A vector of length 1 for each text, as `model.dims` little-endian 32-bit floats. Raises EmbeddingError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embedders:
+    """The embedder of the configuration, and those whose vectors a store may still hold from before a change of it."""
+
+    current: Embedder
+    others: Sequence[Embedder] = ()
+
+    def of(self, model: Model) -> Embedder | None:
+        """The embedder that makes vectors of this model."""
+        return next((each for each in (self.current, *self.others) if each.model == model), None)
+
+
+def checked(vectors: Sequence[bytes], count: int, model: Model) -> Sequence[bytes]:
+    """The vectors, if there are as many as texts and of the model's dimension. Raises EmbeddingError."""
+    if len(vectors) != count:
+        raise EmbeddingError(f"the embedder answered {len(vectors)} vectors for {count} texts")
+    if any(len(vector) != 4 * model.dims for vector in vectors):
+        raise EmbeddingError(f"the embedder answered vectors of another dimension than {model.dims}")
+    return vectors

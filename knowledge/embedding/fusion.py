@@ -1,0 +1,89 @@
+"""One order from two: how well documents fit by words, and by meaning. Pure, and deterministic.
+
+Both scores are divided by the best of their kind and added with a weight, alpha for meaning. Against the other ways, on
+the same questions: ranks lose how much better a hit is, and min-max depends on how many candidates there are, as its
+zero is the worst of them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# Scores are rounded to this many digits, so that the order in which a processor adds does not decide about a place.
+DIGITS = 6
+# The share of alpha that is left where a hit by words covers the whole query.
+COVERED = 0.55
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`[retrieval]`: the weight of meaning, and how many documents are candidates by words and by meaning."""
+
+    hybrid_alpha: float = 0.9
+    candidate_k_keyword: int = 80
+    candidate_k_vector: int = 80
+
+
+DEFAULT = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One document's place in the order. `keyword_norm` and `vector_norm` are in 0..1."""
+
+    score: float
+    keyword_norm: float
+    vector_norm: float
+    cosine: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a query: in how many chunks it stands, its weight, and whether the best hit by words has it."""
+
+    df: int
+    weight: float
+    covered: bool
+
+
+def weight(df: int, chunks: int) -> float:
+    """How much a word says: 0 for one that no chunk has, as it cannot tell documents apart."""
+    return math.log(1 + (chunks - df + 0.5) / (df + 0.5)) if df else 0.0
+
+
+def coverage(words: Sequence[Word], chunks: int) -> float:
+    """The share of the query's weight that the best hit by words has; words that no document has weigh most."""
+    total = sum(word.weight if word.df else weight(1, chunks) for word in words)
+    return sum(word.weight for word in words if word.covered) / total if total else 0.0
+
+
+def alpha(configured: float, covered: float) -> float:
+    """The weight of meaning: the configured one, lowered where words cover the query."""
+    return round(configured * (1 - (1 - COVERED) * min(1.0, max(0.0, covered))), DIGITS)
+
+
+def normalised(values: Mapping[int, float]) -> dict[int, float]:
+    """Each value divided by the best; what is not above 0 is 0."""
+    best = max(values.values(), default=0.0)
+    if best <= 0:
+        return dict.fromkeys(values, 0.0)
+    return {key: round(max(0.0, value / best), DIGITS) for key, value in values.items()}
+
+
+def fuse(
+    keyword: Mapping[int, float], cosines: Mapping[int, float], weight_of_meaning: float, certain: int | None = None
+) -> dict[int, Scored]:
+    """Scores of all documents of both. `keyword` and `cosines` are by document; higher is better.
+
+    `certain` is the one document that has all the words of the query where no other has: nothing comes before it.
+    """
+    words, meanings = normalised(keyword), normalised(cosines)
+    fused = {}
+    for key in keyword.keys() | cosines.keys():
+        word, meaning = words.get(key, 0.0), meanings.get(key, 0.0)
+        score = round(weight_of_meaning * meaning + (1 - weight_of_meaning) * word, DIGITS)
+        fused[key] = Scored(score, word, meaning, cosines.get(key))
+    if certain in fused:
+        first, best = fused[certain], max(each.score for each in fused.values())
+        fused[certain] = Scored(best, first.keyword_norm, first.vector_norm, first.cosine)
+    return fused

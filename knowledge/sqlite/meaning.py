@@ -1,0 +1,227 @@
+"""Search by meaning, and by meaning and words together. In a connection's thread, inside one snapshot."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from knowledge import ranking
+from knowledge.embedding import fusion
+from knowledge.embedding.arrays import Floats, np, npt
+from knowledge.sqlite import matching, reading
+from knowledge.sqlite.access import Condition
+from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
+from knowledge.sqlite.sidecar import Integers, Sidecar
+from knowledge.sqlite.vectors import Held, Meant
+from knowledge.store import Hit, SearchQuery
+from storage.lanes import rows
+
+# The chunks that have a word are counted up to here: beyond, it says little, and counting it costs 10 ms.
+_COUNTED = 5000
+# Cosines in single precision that differ by less may be equal.
+_EQUAL = 1e-5
+# When a search has met this many rows that are gone from the store, the matrix is made anew.
+_DEAD = 200
+
+# Of documents, by number: the best chunk, and how well it fits.
+Best = Mapping[int, tuple[int, float]]
+
+
+def search(
+    db: apsw.Connection,
+    query: SearchQuery,
+    conditions: Sequence[Condition],
+    meant: Meant,
+    sidecar: Sidecar,
+    settings: fusion.Settings,
+) -> tuple[Hit, ...]:
+    """The best documents by `query.mode`, which is not `keyword`."""
+    vector = np.frombuffer(meant.vector, "<f4")
+    with db:
+        match, among = reading.parsed(db, query), _Among(conditions)
+        near = _Near(db, meant.held, sidecar, vector, matching.permitted(db, conditions))
+        words: dict[int, tuple[int, float]] = {}
+        if query.mode == "hybrid" and match.any:
+            depth = max(query.limit, settings.candidate_k_keyword)
+            words = {each.n: (each.chunk, -each.rank) for each, _ in matching.ranked(db, match, conditions, depth)}
+        best = near.best(max(query.limit, settings.candidate_k_vector))
+        best |= near.of(words.keys() - best.keys())
+        cosines = {n: cosine for n, (_, cosine) in best.items()}
+        if query.mode == "semantic":
+            alpha = 1.0
+            scored = {n: fusion.Scored(max(0.0, c), 0.0, max(0.0, c), c) for n, c in cosines.items()}
+        else:
+            alpha = _alpha(db, match, words, settings.hybrid_alpha, among)
+            keyword = {n: rank for n, (_, rank) in words.items()}
+            scored = fusion.fuse(keyword, cosines, alpha, _certain(db, match, among))
+        found = []
+        for row in _ordered(db, {n: each for n, each in scored.items() if each.score > 0})[: query.limit]:
+            n = row[0]
+            chunk = _chunk(n, words, best, scored[n], alpha)
+            passages = near.chunks(n, chunk) if query.passages else None
+            found.append(reading.Found(row, chunk, scored[n].score, passages))
+        shown = list(reading.hits(db, query, match, found))
+    return tuple(shown)
+
+
+def _chunk(n: int, words: Best, best: Best, score: fusion.Scored, alpha: float) -> int:
+    """The chunk that a document is shown by: that of the side to which it owes more."""
+    by_words = n in words and (n not in best or (1 - alpha) * score.keyword_norm >= alpha * score.vector_norm)
+    return words[n][0] if by_words else best[n][0]
+
+
+def _ordered(db: apsw.Connection, scored: Mapping[int, fusion.Scored]) -> list[tuple[Any, ...]]:
+    """The documents, best first; of equal ones the newer, then the one of the smaller id."""
+    found = rows(db, matching.FOUND, (json.dumps(sorted(scored)),))
+    found.sort(key=lambda row: str(row[1]))
+    found.sort(key=lambda row: row[6] or "", reverse=True)
+    found.sort(key=lambda row: scored[row[0]].score, reverse=True)
+    return found
+
+
+class _Among:
+    """What statistics are of: chunks of documents that meet all conditions, as those of others are not to be known."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self.sql = matching.allowed(conditions, f"words.rowid >> {CHUNK_BITS}")
+        self.documents = matching.allowed(conditions, "documents.n")
+        self.bindings = matching.values(conditions)
+
+
+def _alpha(db: apsw.Connection, match: ranking.MatchQuery, words: Best, configured: float, among: _Among) -> float:
+    if not words:
+        return fusion.alpha(configured, 0)
+    counting = f"SELECT coalesce(sum(chunk_count), 0) FROM documents WHERE {among.documents}"
+    chunks = rows(db, counting, among.bindings)[0][0]
+    best = next(iter(words))  # the first by words
+    return fusion.alpha(configured, fusion.coverage(list(_words(db, match, chunks, best, among)), chunks))
+
+
+def _words(
+    db: apsw.Connection, match: ranking.MatchQuery, chunks: int, best: int, among: _Among
+) -> Iterator[fusion.Word]:
+    matching = f"SELECT 1 FROM words WHERE words MATCH :term AND {among.sql} LIMIT {_COUNTED}"
+    inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
+    for term in match.required:
+        df = rows(db, f"SELECT count(*) FROM ({matching})", {"term": term, **among.bindings})[0][0]
+        covered = df > 0 and bool(rows(db, inside, (term, *chunk_range(best))))
+        yield fusion.Word(df, fusion.weight(df, chunks), covered)
+
+
+def _certain(db: apsw.Connection, match: ranking.MatchQuery, among: _Among) -> int | None:
+    """The document with all words of the query in one chunk, if it is the only one."""
+    if not match.required:
+        return None
+    sql = f"SELECT DISTINCT rowid >> {CHUNK_BITS} FROM words WHERE words MATCH :all AND {among.sql} LIMIT 2"
+    found = rows(db, sql, {"all": " AND ".join(f"({each})" for each in match.required), **among.bindings})
+    return found[0][0] if len(found) == 1 else None
+
+
+class _Near:
+    """The cosines of all windows, and of each document the best of those that the store still has."""
+
+    def __init__(
+        self, db: apsw.Connection, held: Held, sidecar: Sidecar, vector: Floats, permitted: Iterable[int] | None
+    ) -> None:
+        self._db, self._model, self._sidecar, self._vector = db, held.n, sidecar, vector
+        # Invariant: all arrays but `_parts` are as long, one place a window.
+        self._parts = sidecar.parts(db, held)
+        self._numbers: Integers = np.concatenate([part.numbers for part in self._parts])
+        self._chunks: Integers = np.concatenate([part.chunks for part in self._parts])
+        self._cosines: Floats = np.concatenate([part.vectors @ vector for part in self._parts])
+        self._rows: Integers = np.arange(len(self._numbers))
+        if not vector.any():  # no word that the model knows
+            self._keep(np.zeros(len(self._numbers), bool))
+        elif permitted is not None:  # before the candidates are taken: filters never leave fewer than there are
+            self._keep(np.isin(self._chunks >> CHUNK_BITS, np.fromiter(permitted, np.int64)))
+        self._documents: Integers = self._chunks >> CHUNK_BITS
+
+    def _keep(self, which: npt.NDArray[np.bool_]) -> None:
+        self._numbers, self._chunks = self._numbers[which], self._chunks[which]
+        self._cosines, self._rows = self._cosines[which], self._rows[which]
+
+    def best(self, wanted: int) -> dict[int, tuple[int, float]]:
+        """Of the `wanted` nearest documents, by number: the nearest chunk and its cosine."""
+        depth = 4 * wanted
+        while True:
+            places = self._first(depth)
+            found = self._best(places)
+            if len(found) >= wanted or len(places) == len(self._numbers):
+                return dict(list(found.items())[:wanted])
+            depth *= 4
+
+    def of(self, documents: Iterable[int]) -> dict[int, tuple[int, float]]:
+        """The same of these documents."""
+        (places,) = np.nonzero(np.isin(self._documents, np.fromiter(documents, np.int64)))
+        return self._best(places)
+
+    def chunks(self, document: int, first: int) -> list[int]:
+        """A document's chunks, `first` and then by their cosines."""
+        (places,) = np.nonzero(self._documents == document)
+        return list(dict.fromkeys((first, *(chunk for chunk, _ in self._sorted(self._live(places))))))
+
+    def _first(self, depth: int) -> Integers:
+        """The nearest windows, in no order, and those that are as near as the last of them."""
+        count = len(self._cosines)
+        if depth >= count:
+            return np.arange(count)
+        bound = np.partition(self._cosines, count - depth)[count - depth]
+        (places,) = np.nonzero(self._cosines >= bound)
+        return places
+
+    def _live(self, places: Integers) -> Integers:
+        """Those that the store still has."""
+        numbers = json.dumps(self._numbers[places].tolist())
+        sql = "SELECT w.n FROM json_each(?) j JOIN windows w ON w.n = j.value WHERE w.model = ?"
+        there = [n for (n,) in rows(self._db, sql, (numbers, self._model))]
+        live: Integers = places[np.isin(self._numbers[places], np.array(there, np.int64))]
+        return live
+
+    def _best(self, places: Integers) -> dict[int, tuple[int, float]]:
+        """The best chunk of each document of these, the nearest documents first."""
+        dead = 0
+        while True:
+            first = self._firsts(places)
+            live = self._live(first)
+            if len(live) == len(first):
+                break
+            dead += len(first) - len(live)
+            places = np.setdiff1d(places, np.setdiff1d(first, live))
+        if dead > _DEAD:
+            self._sidecar.renew()
+        best: dict[int, tuple[int, float]] = {}
+        for chunk, cosine in self._sorted(first):
+            best.setdefault(chunk >> CHUNK_BITS, (chunk, cosine))
+        return best
+
+    def _firsts(self, places: Integers) -> Integers:
+        """The best place of each document, and those that are equal to it but for the last digits."""
+        if not len(places):
+            return places
+        places = places[np.lexsort((-self._cosines[places], self._documents[places]))]
+        _, starts = np.unique(self._documents[places], return_index=True)
+        cosines = self._cosines[places]
+        best = np.repeat(cosines[starts], np.diff(np.append(starts, len(places))))
+        firsts: Integers = places[cosines >= best - _EQUAL]
+        return firsts
+
+    def _sorted(self, places: Integers) -> list[tuple[int, float]]:
+        """Their chunks and cosines, the nearest first.
+
+        Computed again, in double precision and a row at a time: in a large product, the last digits depend on how rows
+        stand in memory, and equal stores would have unequal answers.
+        """
+        exact = np.round((self._vectors(places).astype(np.float64) * self._vector).sum(1), fusion.DIGITS)
+        chunks = self._chunks[places]
+        order = np.lexsort((chunks, -exact))
+        return [(int(chunk), float(cosine)) for chunk, cosine in zip(chunks[order], exact[order], strict=True)]
+
+    def _vectors(self, places: Integers) -> Floats:
+        found: Floats = np.empty((len(places), len(self._vector)), np.float32)
+        start, wanted = 0, self._rows[places]
+        for part in self._parts:
+            inside = (wanted >= start) & (wanted < start + len(part.numbers))
+            found[inside] = part.vectors[wanted[inside] - start]
+            start += len(part.numbers)
+        return found

@@ -1,0 +1,224 @@
+"""Vectors in a store: which documents have some, of which model; writing and removing them. In a connection's thread.
+
+A document's chunks are cut into windows (`knowledge.embedding.windows`). A window points to the vector of its text, and
+equal texts share one, so that text which did not change is not embedded again.
+"""
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from knowledge.embedding import Model
+from knowledge.embedding.windows import MAX_WINDOWS, windows
+from knowledge.sqlite.access import Condition
+from knowledge.sqlite.schema import chunk_range
+from knowledge.store import StoreError
+from storage.lanes import rows
+
+# What the name of a store's file has behind it in that of its sidecar (`sidecar.py`).
+SUFFIX = ".vectors"
+
+# Numbers of windows leave gaps of random size: a sidecar that knows a number which is still there is of this store, and
+# not of one that was restored from a backup and then went another way.
+_GAP = 1 << 20
+# Rows that one transaction removes of a model whose vectors are not needed any more.
+_REMOVED_AT_ONCE = 5000
+
+_PENDING = """
+SELECT d.n, d.digest, d.title, b.sha256 FROM documents d LEFT JOIN bodies b ON b.n = d.n
+WHERE d.n > ? AND d.n NOT IN (SELECT document FROM embedded WHERE model = ?) ORDER BY d.n LIMIT 1
+"""
+_CHUNKS = """
+SELECT c.chunk, c.text, p.heading FROM chunks c LEFT JOIN places p ON p.chunk = c.chunk
+WHERE c.chunk BETWEEN ? AND ? ORDER BY c.chunk
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A document that has no vectors of a model. `windows` are pairs of a chunk's row and a text's hash.
+
+    `texts` are those that no vector is known of, by their hash.
+    """
+
+    n: int
+    version: tuple[str, str | None]
+    windows: Sequence[tuple[int, bytes]]
+    texts: Mapping[bytes, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One model that a store has vectors of, and of how many documents."""
+
+    n: int
+    model: Model
+    documents: int
+    mark: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a query means: its vector, of a model whose vectors the store has."""
+
+    held: Held
+    vector: bytes
+
+
+def held(db: apsw.Connection) -> tuple[int, tuple[Held, ...]]:
+    """How many documents there are, and the models, those of most documents first."""
+    found = rows(
+        db,
+        "SELECT m.n, m.name, m.dims, m.weights, count(e.document), m.mark FROM models m "
+        "LEFT JOIN embedded e ON e.model = m.n GROUP BY m.n ORDER BY count(e.document) DESC, m.n",
+    )
+    total = rows(db, "SELECT count(*) FROM documents")[0][0]
+    return total, tuple(Held(n, Model(*model), documents, mark) for n, *model, documents, mark in found)
+
+
+def counts(db: apsw.Connection, model: int | None, seen: Condition) -> tuple[int, int]:
+    """How many documents there are that meet the condition, and how many of them have vectors of the model."""
+    sql = f"""
+        SELECT count(*), count(e.document) FROM documents d JOIN sources s ON s.n = d.source
+        LEFT JOIN embedded e ON e.model = :model AND e.document = d.n WHERE {seen.sql}
+    """
+    shown, with_vectors = rows(db, sql, {"model": model, **seen.bindings})[0]
+    return shown, with_vectors
+
+
+def model_row(db: apsw.Connection, model: Model) -> int:
+    """The row of a model, made if it is new."""
+    values = (model.name, model.dims, model.weights)
+    found = rows(db, "SELECT n FROM models WHERE (name, dims, weights) = (?, ?, ?)", values)
+    if not found:
+        sql = "INSERT INTO models(name, dims, weights, mark) VALUES (?, ?, ?, randomblob(16)) RETURNING n"
+        found = rows(db, sql, values)
+    return int(found[0][0])
+
+
+def following(db: apsw.Connection, model: int, after: int) -> Pending | None:
+    """The next document that has no vectors of the model."""
+    # Outside of a transaction, which would hold up writers: `write` notices what changes meanwhile.
+    for n, digest, title, sha256 in rows(db, _PENDING, (after, model)):
+        texts = {}
+        found = []
+        for chunk, text in _windows(db, n, title):
+            hashed = hashlib.sha256(text.encode()).digest()
+            texts[hashed] = text
+            found.append((chunk, hashed))
+        known = [hashed for hashed in texts if _vector(db, model, hashed) is not None]
+        for hashed in known:
+            del texts[hashed]
+        return Pending(n, (digest, sha256), found, texts)
+    return None
+
+
+def _windows(db: apsw.Connection, n: int, title: str | None) -> Iterator[tuple[int, str]]:
+    count = 0
+    for chunk, text, heading in db.execute(_CHUNKS, chunk_range(n)):
+        for window in windows(str(text), title, None if heading is None else str(heading)):
+            yield int(str(chunk)), window
+            count += 1
+            if count == MAX_WINDOWS:
+                return
+
+
+def _vector(db: apsw.Connection, model: int, hashed: bytes) -> int | None:
+    found = rows(db, "SELECT n FROM vectors WHERE model = ? AND text = ?", (model, hashed))
+    return found[0][0] if found else None
+
+
+def write(
+    db: apsw.Connection, model: int, pending: Pending, vectors: Mapping[bytes, bytes], room: int | None = None
+) -> bool:
+    """Write the vectors of one document; False where the document has changed since, or is gone.
+
+    Raises StoreError where the store would take more than `room` bytes.
+    """
+    sql = "SELECT d.digest, b.sha256 FROM documents d LEFT JOIN bodies b ON b.n = d.n WHERE d.n = ?"
+    if rows(db, sql, (pending.n,)) != [pending.version] or not rows(db, "SELECT 1 FROM models WHERE n = ?", (model,)):
+        return False
+    db.executemany(
+        "INSERT INTO vectors(model, text, vector) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        [(model, hashed, vector) for hashed, vector in vectors.items()],
+    )
+    known = [(chunk, _vector(db, model, hashed)) for chunk, hashed in pending.windows]
+    if any(vector is None for _, vector in known):  # swept since they were looked up
+        return False
+    last = rows(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'windows'")[0][0]
+    first = last + random.randrange(1, _GAP)
+    _forget(db, pending.n, model)
+    db.executemany(
+        "INSERT INTO windows(n, model, chunk, vector) VALUES (?, ?, ?, ?)",
+        [(first + index, model, chunk, vector) for index, (chunk, vector) in enumerate(known)],
+    )
+    db.execute("INSERT INTO embedded(model, document) VALUES (?, ?)", (model, pending.n))
+    if room is not None and (used := used_bytes(db)) > room:
+        raise StoreError(
+            f"with more vectors the store would hold {used} bytes; its limit is {room} (quota stored_bytes)"
+        )
+    return True
+
+
+def used_bytes(db: apsw.Connection) -> int:
+    """The bytes of pages in use, the current transaction's included, and of the sidecar.
+
+    Free pages are reused before the file grows.
+    """
+    pages = int((db.pragma("page_count") - db.pragma("freelist_count")) * db.pragma("page_size"))
+    try:
+        return pages + os.stat(db.filename + SUFFIX).st_size
+    except OSError:
+        return pages
+
+
+def forget(db: apsw.Connection, n: int) -> None:
+    """A document has changed or is gone: what is known of its meaning is not true any more."""
+    for (model,) in rows(db, "SELECT n FROM models"):
+        _forget(db, n, model)
+
+
+def _forget(db: apsw.Connection, n: int, model: int) -> None:
+    db.execute("DELETE FROM windows WHERE chunk BETWEEN ? AND ? AND model = ?", (*chunk_range(n), model))
+    db.execute("DELETE FROM embedded WHERE model = ? AND document = ?", (model, n))
+
+
+def sweep(db: apsw.Connection, keep: int) -> bool:
+    """Remove some of what no search needs: other models', and vectors of texts that are gone. False when none is left.
+
+    To be called when every document has vectors of the model `keep`.
+    """
+    removed = 0
+    for table in ("windows", "vectors"):
+        sql = f"DELETE FROM {table} WHERE n IN (SELECT n FROM {table} WHERE model <> ? LIMIT {_REMOVED_AT_ONCE})"
+        db.execute(sql, (keep,))
+        removed += db.changes()
+    if not removed:
+        db.execute("DELETE FROM embedded WHERE model <> ?", (keep,))
+        db.execute("DELETE FROM models WHERE n <> ?", (keep,))
+        gone = "SELECT n FROM vectors WHERE n NOT IN (SELECT vector FROM windows)"
+        db.execute(f"DELETE FROM vectors WHERE n IN ({gone} LIMIT {_REMOVED_AT_ONCE})")
+        removed = db.changes()
+    return removed > 0
+
+
+def remove_all(db: apsw.Connection) -> None:
+    """Remove every vector, so that all documents are pending."""
+    for table in ("windows", "embedded", "vectors", "models"):
+        db.execute(f"DELETE FROM {table}")
+
+
+def embedded(db: apsw.Connection, seen: Condition) -> dict[str, int]:
+    """By source label, how many chunks of documents that meet the condition have vectors that answer a search."""
+    sql = f"""
+        SELECT s.label, sum(d.chunk_count) FROM embedded e JOIN documents d ON d.n = e.document
+        JOIN sources s ON s.n = d.source
+        WHERE e.model = (SELECT model FROM embedded GROUP BY model ORDER BY count(*) DESC, model LIMIT 1)
+            AND ({seen.sql})
+        GROUP BY s.n
+    """
+    return dict(rows(db, sql, dict(seen.bindings)))
