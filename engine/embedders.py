@@ -3,8 +3,8 @@
 from engine.config import Config
 from engine.config.models import EmbeddingConfig
 from knowledge.embedding import Embedders
+from knowledge.embedding.fusion import Settings
 from knowledge.embedding.static import StaticEmbedder
-from knowledge.fusion import Settings
 
 # Provider -> what it is, for `engine doctor`.
 PROVIDERS = {

@@ -17,7 +17,7 @@ import trio
 
 from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
 from knowledge.embedding import Embedders
-from knowledge.fusion import DEFAULT, Settings
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite.reading import size_on_disk
 from knowledge.sqlite.store import SqliteStore, open_empty_store, open_store
 from knowledge.store import BrowsableStore, Document, Listed, SearchAnswer, SearchQuery, SourceInfo

@@ -33,7 +33,7 @@ async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple[LoadedC
     configured, access = config.connectors.problems(who.id), access_of(config, who)
     async with open_store(
         store_path(config.db.path, who.id), readonly=True, configured=configured, access=access,
-        every=config.connectors.every(who.id),         embedders=embedders(config), settings=settings(config),
+        every=config.connectors.every(who.id), embedders=embedders(config), settings=settings(config),
     ) as store:  # fmt: skip
         yield loaded, store
 

@@ -270,7 +270,6 @@ class WebConnector(Labelled):
     every: Period | None = None
     follow: bool = False
     max_depth: Count = 3
-    every: Period | None = None
     max_pages: Count = 1_000
     max_total_bytes: Count = 500_000_000
     max_extract_bytes: Count = 50_000_000

@@ -6,7 +6,8 @@ from typing import Any
 
 import apsw
 
-from knowledge import fusion, ranking
+from knowledge import ranking
+from knowledge.embedding import fusion
 from knowledge.embedding.arrays import Floats, np, npt
 from knowledge.sqlite import matching, reading
 from knowledge.sqlite.access import Condition

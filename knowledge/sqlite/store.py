@@ -20,7 +20,7 @@ import trio
 from knowledge import ranking
 from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
 from knowledge.embedding import MAX_QUERY_CHARACTERS, Embedder, Embedders, EmbeddingError, Model
-from knowledge.fusion import DEFAULT, Settings
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite import access as sees
 from knowledge.sqlite import indexing, matching, reading, schema, upgrade, vectors, writing
 from knowledge.sqlite.access import ALWAYS, Condition
@@ -124,16 +124,7 @@ async def open_store(
             fault = await trio.to_thread.run_sync(fault_of, error, file)
             raise StoreError(opening_text(fault, NAMED, given, error)) from error
         yield SqliteStore(
-            file,
-            writer,
-            tuple(lanes),
-            configured or {},
-            max_bytes,
-            watch,
-            access,
-            every,
-            embedders=embedders,
-            settings=settings,
+            file, writer, tuple(lanes), configured or {}, max_bytes, watch, access, every, embedders, settings
         )
 
 

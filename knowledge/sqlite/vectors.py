@@ -1,7 +1,7 @@
 """Vectors in a store: which documents have some, of which model; writing and removing them. In a connection's thread.
 
-A document's chunks are cut into windows (`knowledge.embedding.windows`). A window points to the vector of its text,
-and equal texts share one, so that text which did not change is not embedded again.
+A document's chunks are cut into windows (`knowledge.embedding.windows`). A window points to the vector of its text, and
+equal texts share one, so that text which did not change is not embedded again.
 """
 
 import hashlib

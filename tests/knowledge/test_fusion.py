@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge import fusion
+from knowledge.embedding import fusion
 
 SCORES = st.dictionaries(st.integers(1, 30), st.floats(0.001, 50), max_size=12)
 COSINES = st.dictionaries(st.integers(1, 30), st.floats(-1, 1), max_size=12)

@@ -16,8 +16,8 @@ import trio
 from knowledge.access import EVERYTHING, Reader
 from knowledge.embed import EmbedReport, embed_pending
 from knowledge.embedding import Embedder, Embedders, EmbeddingError, Model
+from knowledge.embedding.fusion import Settings
 from knowledge.embedding.static import StaticEmbedder
-from knowledge.fusion import Settings
 from knowledge.sqlite import sidecar
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, EmbeddingsDisabled, NewDocument, SearchAnswer, SearchQuery, StoreError
