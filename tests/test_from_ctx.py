@@ -160,10 +160,12 @@ ELSEWHERE = {
     "12 hits by default": "test_twelve_hits_are_the_default",
     'every tool answers `{"result": ...}`': "tests/server/test_rest.py",
     "`tool test PATH --source NAME` gives a script a configuration": "tests/cli/test_scripts.py",
-    "`connector`, `embed`, `registry`, `vector-index`": "tests/cli/test_main.py",
+    "`registry`, `vector-index`": "tests/cli/test_main.py",
+    "no embedder unless one is configured": "tests/cli/test_store.py",
+    "`hybrid_alpha` is one weight for all queries, 0.6 by default": "tests/knowledge/test_fusion.py",
     "`shallow` of a git connector gives every file the newest commit's time": "tests/knowledge/test_git.py",
     "connectors in Lua: any host, every variable": "tests/cli/test_scanning.py",
-    "S3": "tests/cli/test_scripts.py",
+    "S3 over HTTPS only, keys from `AWS_*` only": "tests/knowledge/test_s3.py",
 }  # fmt: skip
 
 # Scripts as people write them for ctx: each runs as it is.
