@@ -19,7 +19,7 @@ import apsw
 import trio
 from every_command import begin
 
-DISK = {"blocks": "size=8m", "inodes": "size=16m,nr_inodes=40"}
+DISK = {"blocks": "size=24m", "inodes": "size=24m,nr_inodes=40"}
 # Each writes to the disk, in an order in which each has what it needs.
 WRITING = (
     "init", "sync all", "tenant create acme", "key create acme", "secret set acme TOKEN --host api.example.com",
