@@ -15,8 +15,6 @@ from typing import Any
 
 import structlog
 import trio
-from watchfiles import awatch
-from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
 
 from agents import sources
 from control.identity import tenant_of
@@ -250,6 +248,10 @@ class Syncs:
 
         Where the kernel gives no more notifications (their number is limited), the folder is polled.
         """
+        # Where it is used: commands that list agents load this module, and none of them watches anything.
+        from watchfiles import awatch
+        from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
+
         poll = False
         stop = trio.Event()
         async with trio.open_nursery() as nursery:

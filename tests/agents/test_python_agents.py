@@ -469,7 +469,7 @@ for asking in (context.get("no such id"), context.search("x", limit="5"), contex
 return {"system": json.dumps([hits, document["body"], sources[0]["source"], failed])}
 """
     project.configure(
-        '[connectors.filesystem.docs]\nroot = "docs"\n'
+        '[embedding]\nprovider = "disabled"\n[connectors.filesystem.docs]\nroot = "docs"\n'
         + authored.agent("asking", resolving(body.strip()))
         + authored.agent("uncaught", resolving("return await context.get('no such id')"))
     )

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "veil": "engine/test_secrets.py",
     "token": "server/oauth/test_keys.py",  # an issuer that signs it
     "issuer keys": "server/oauth/test_issuers.py",
+    "document": "engine/test_extraction.py",  # a file of a source
 }
 
 
