@@ -424,7 +424,7 @@ async def running(folder: Path, *scripts: Script) -> AsyncIterator[Running]:
     documents.mkdir()
     (documents / "deploying.md").write_text("# Deploying\n\nDeploy on Tuesdays, tell payments-api first.\n" * 200)
     (documents / "incident.md").write_text("An incident: roll back the deploy.\n")
-    text = '[db]\npath = "store.sqlite"\n[sandbox]\nworkers = 2\nreserve = 1\n'
+    text = '[db]\npath = "store.sqlite"\n[embedding]\nprovider = "disabled"\n[sandbox]\nworkers = 2\nreserve = 1\n'
     text += '[connectors.filesystem.runbooks]\nroot = "runbooks"\n'
     async with stand_in(api) as server:
         (folder / "engine.toml").write_text(text + "".join(place(each, folder, server.address) for each in scripts))

@@ -12,6 +12,9 @@ _HEADING_CHARACTERS = 200
 # A document's windows beyond this are not embedded: a book has 2,000, and 10,000 take five minutes of `local`.
 MAX_WINDOWS = 10_000
 
+# Parts are not made smaller than this, whatever the estimate says of them.
+_LEAST_SIZE = 16
+
 _WORDS = re.compile(r"[A-Za-z]+|[^\sA-Za-z]")
 
 
@@ -35,12 +38,14 @@ def _lead(title: str | None, heading: str | None) -> str:
     return " ".join((shown or "")[:_HEADING_CHARACTERS].split())
 
 
-def _parts(text: str, room: int) -> Iterator[str]:
-    for part in chunking.split(text, max_tokens=room):
-        if tokens(part) <= room:
+def _parts(text: str, room: int, size: int | None = None) -> Iterator[str]:
+    """Parts of at most `room` tokens by estimate, and of `size` as chunks count tokens: a quarter of the bytes."""
+    size = size or room
+    for part in chunking.split(text, max_tokens=size):
+        if tokens(part) <= room or size <= _LEAST_SIZE:
             yield part
         else:  # more pieces than bytes / 4: code, numbers, CJK
-            yield from _parts(part, room // 2) if room > 16 else (part,)
+            yield from _parts(part, room, size // 2)
 
 
 def tokens(text: str) -> int:

@@ -39,7 +39,7 @@ def engine(tmp_path: Path, engine: Engine) -> Engine:
     async def create() -> None:
         async with open_configured(loaded.config) as control:
             await control.tenants.create("acme", actor="cli")
-            await control.tenants.create("small", actor="cli", quotas={"stored_bytes": 100_000})
+            await control.tenants.create("small", actor="cli", quotas={"stored_bytes": 200_000})
 
     trio.run(create)
     return engine
@@ -122,7 +122,7 @@ def test_a_sync_stops_at_what_its_tenant_may_store_and_keeps_what_came_before(en
     (tmp_path / "common" / "large.md").write_text("many words " * 50_000)
     ended = engine("sync", "all", "--tenant", "small")
     assert ended.code == 2
-    assert "its limit is 100000 (quota stored_bytes)" in ended.err
+    assert "its limit is 200000 (quota stored_bytes)" in ended.err
     assert found(engine, "--tenant", "small") == ["common.md"]
     # The others have room, and with less to store the tenant goes on.
     assert engine("sync", "all", "--tenant", "acme").code == 0

@@ -74,7 +74,7 @@ def test_a_file_that_is_named_and_ours_are_not_merged_with_anything(tmp_path: Pa
     if named.isupper():
         environ[named] = "engine.toml"
     loaded = load_config(Path("engine.toml") if named == "--config" else None, environ=environ, cwd=tmp_path)
-    assert (loaded.config.retrieval.final_limit, loaded.config.retrieval.hybrid_alpha) == (7, 0.6)
+    assert (loaded.config.retrieval.final_limit, loaded.config.retrieval.hybrid_alpha) == (7, 0.9)
     assert loaded.below is None
 
 

@@ -16,6 +16,8 @@ from engine.config import load_config
 CONFIG = """
 [db]
 path = "knowledge.sqlite"
+[embedding]
+provider = "disabled"
 [sandbox]
 workers = 1
 reserve = 1

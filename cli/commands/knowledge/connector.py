@@ -98,7 +98,7 @@ class _Tried:
 
     def take(self, found: Found, item: Item, limit: int) -> None:
         if len(self.items) < limit:
-            self.items.append({"source_id": found.source_id, **asdict(item)})
+            self.items.append({"source_id": found.source_id, **asdict(item), "access": sorted(item.access)})
 
     def skip(self, source_id: str, reason: str) -> None:
         self.skipped.append({"source_id": source_id, "reason": reason})
