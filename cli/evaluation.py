@@ -27,7 +27,10 @@ class Answer:
     def is_hit(self, hit: Hit) -> bool:
         if hit.source_id != self.source_id:
             return False
-        return self.heading is None or self.heading in (hit.heading or "").split(SEPARATOR)
+        if self.heading is None:
+            return True
+        above = hit.heading or ""
+        return self.heading in above.split(SEPARATOR) or f"{above}{SEPARATOR}".startswith(f"{self.heading}{SEPARATOR}")
 
 
 @dataclass(frozen=True, slots=True)

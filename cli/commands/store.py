@@ -77,7 +77,7 @@ async def search(
     for warning in answer.warnings:
         warn(warning)
     if explain:
-        say(f"Search: mode={mode}, answered by keyword, candidates: every keyword match + 0 vector")
+        say(f"Search: mode={mode}, {plural(len(answer.hits), 'result')}")
     if not answer.hits:
         say("No results.")
     for number, hit in enumerate(answer.hits, 1):
@@ -87,7 +87,7 @@ async def search(
 def _show_hit(number: int, hit: Hit, explain: bool) -> None:
     say(f"{number}. [{hit.score:.2f}] {hit.source} / {one_line(hit.title or hit.source_id)}")
     if explain:
-        say(f"    scoring: keyword={hit.score:.3f} semantic=none → {hit.score:.3f}")
+        say(f"    scoring: {hit.score:.3f}")
     if hit.updated_at:
         say(f"    updated: {hit.updated_at}")
     say(f"    source: {hit.source_id}")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import trio
 from cyclopts import App, Parameter
@@ -24,15 +24,11 @@ from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Source
 from knowledge.embed import EmbedReport, embed_pending
-from knowledge.extraction import Extractor
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import StoreError
 from knowledge.stores import store_path
 from knowledge.sync import SyncProgress, SyncReport
 from knowledge.sync import sync as sync_source
-
-if TYPE_CHECKING:
-    from engine.engine import Engine
 
 Form = Literal["human", "json"]
 
@@ -80,12 +76,10 @@ async def sync(
         say(f"Syncing {len(labels)} connector instances...")
     reports: list[dict[str, Any]] = []
     if supported:
-        async with _sources(loaded, supported, who) as sources, _writing(loaded, who, dry_run) as store:
-            reports = await _sync_all(store, sources, loaded.config, options, form, None if as_json else _show)
-            if not dry_run:
-                await _embed_written(store, loaded.config)
-                embedded = {each.source: each.embedded for each in await store.sources(EVERYTHING)}
-                reports = [{**each, "embedded": embedded.get(each["source"], 0)} for each in reports]
+        async with _sources(loaded, supported, who) as (sources, unusable):
+            problems |= unusable
+            if sources:
+                reports = await _sync(loaded, who, sources, options, form, None if as_json else _show)
     if as_json:
         say_json({"sources": [{key: value for key, value in each.items() if key != "unusable"} for each in reports]})
     missing = sorted({problem for label in labels if (problem := problems[label])})
@@ -94,6 +88,24 @@ async def sync(
     if missing:
         raise Exit(UNUSABLE, "; ".join(missing))
     return FAILED if any(each["error"] for each in reports) else OK
+
+
+async def _sync(
+    loaded: LoadedConfig,
+    who: Tenant,
+    sources: Mapping[str, Source],
+    options: _Options,
+    form: Form | None,
+    show: Callable[[dict[str, Any]], None] | None,
+) -> list[dict[str, Any]]:
+    """Synchronise sources and make the vectors of what was written. Returns the summaries of the sources."""
+    async with _writing(loaded, who, options.dry_run) as store:
+        reports = await _sync_all(store, sources, loaded.config, options, form, show)
+        if options.dry_run:
+            return reports
+        await _embed_written(store, loaded.config)
+        embedded = {each.source: each.embedded for each in await store.sources(EVERYTHING)}
+        return [{**each, "embedded": embedded.get(each["source"], 0)} for each in reports]
 
 
 async def _embed_written(store: SqliteStore, config: Config) -> None:
@@ -166,7 +178,9 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
     async with opening as store:
         if (await store.stats(EVERYTHING)).documents:
             return
-        async with _sources(loaded, labels, DEFAULT_TENANT) as sources:
+        async with _sources(loaded, labels, DEFAULT_TENANT) as (sources, wrong):
+            if wrong:
+                raise Exit(UNUSABLE, "; ".join(wrong.values()))
             for label, source in sources.items():
                 report = await _sync_one(store, label, source, loaded.config, _Options(), lambda progress: None)
                 if report["error"]:
@@ -215,8 +229,13 @@ async def room_of(loaded: LoadedConfig, who: Tenant) -> int | None:
 
 
 @asynccontextmanager
-async def _sources(loaded: LoadedConfig, labels: Iterable[str], who: Tenant) -> AsyncIterator[dict[str, Source]]:
-    """The sources of these labels, by label. The sandbox is started for scripts, and for files that are no text."""
+async def _sources(
+    loaded: LoadedConfig, labels: Iterable[str], who: Tenant
+) -> AsyncIterator[tuple[dict[str, Source], dict[str, str]]]:
+    """The sources of these labels, and why the others cannot be used, by label.
+
+    The sandbox is started for scripts, and for files that are no text.
+    """
     async with AsyncExitStack() as stack:
         extractor = await stack.enter_async_context(open_extractor(loaded.config))
         engine = None
@@ -229,14 +248,14 @@ async def _sources(loaded: LoadedConfig, labels: Iterable[str], who: Tenant) -> 
                 engine = await stack.enter_async_context(open_scripts(loaded))
             except SandboxUnavailable as error:
                 raise Exit(UNUSABLE, str(error)) from None
-        yield {label: _connector(loaded.config, label, engine, who, extractor) for label in labels}
-
-
-def _connector(config: Config, label: str, engine: "Engine | None", who: Tenant, extractor: Extractor) -> Source:
-    try:
-        return connector(config, label, engine, who, extractor)
-    except ConfigError as error:
-        raise Exit(UNUSABLE, str(error)) from None
+        sources: dict[str, Source] = {}
+        wrong: dict[str, str] = {}
+        for label in labels:
+            try:
+                sources[label] = connector(loaded.config, label, engine, who, extractor)
+            except ConfigError as error:
+                wrong[label] = str(error)
+        yield sources, wrong
 
 
 async def _sync_one(

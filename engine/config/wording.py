@@ -82,6 +82,8 @@ def _known_keys(loc: Loc) -> list[str]:
                 found = choice.model_fields[str(part)].annotation
             elif get_origin(choice) is dict:
                 found = get_args(choice)[1]
+            elif get_origin(choice) is tuple and isinstance(part, int):
+                found = get_args(choice)[0]
         node = found
     if loc == ("limits", "defaults"):
         return [*SPECS, "max", "queue_timeout_s"]

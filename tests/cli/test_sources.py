@@ -212,3 +212,24 @@ def test_a_mistake_in_the_table_of_a_site_is_named(engine: Engine, tmp_path: Pat
     assert ended.code == 2
     assert message in ended.err
     assert "pa55" not in ended.err
+
+
+def test_a_source_that_cannot_be_used_stops_no_other(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# Alpha")
+    good = '[connectors.filesystem.docs]\nroot = "docs"\n'
+    (tmp_path / "engine.toml").write_text(f'[connectors.git.gone]\nurl = "git://h/x"\n{good}')
+    ended = engine("sync", "all")
+    assert ended.code == 2
+    assert "git:gone: url begins with git://, which is refused" in ended.err
+    assert "upserted documents: 1" in ended.out
+    (tmp_path / "engine.toml").write_text(good)
+    assert engine("sync", "all").code == 0
+
+
+def test_the_list_of_connectors_shows_the_addresses_of_a_site_without_their_queries(
+    engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "engine.toml").write_text('[connectors.web.x]\nurls = ["https://h/a?key=s3cret", "https://h/b"]\n')
+    (row,) = engine("connector", "list", "--json").json["connectors"]
+    assert row["from"] == "https://h/a https://h/b"

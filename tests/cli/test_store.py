@@ -271,8 +271,15 @@ def test_semantic_search_without_an_embedder_is_exit_2(without_embedder):
 
 def test_explain_says_how_results_were_scored(filled):
     lines = filled("search", "rust", "--explain").out.splitlines()
-    assert lines[0].startswith("Search: mode=keyword")
-    assert lines[2].strip().startswith("scoring: keyword=1.000")
+    assert lines[0] == "Search: mode=keyword, 1 result"
+    assert lines[2].strip() == "scoring: 1.000"
+
+
+def test_explain_says_nothing_of_words_where_meaning_answered(filled):
+    filled("embed", "pending")
+    shown = filled("search", "software development", "--mode", "semantic", "--explain").out
+    assert shown.startswith("Search: mode=semantic, ")
+    assert "keyword" not in shown
 
 
 def test_get_prints_a_document(filled):

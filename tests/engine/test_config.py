@@ -406,6 +406,9 @@ MISTAKES = {
         "connectors.filesystem.x.access[0]: expected a label of 1 to 64 letters, digits, '_', '.', ':' or '-', not "
         "beginning with '.', ':' or '-', got 'a b'"
     ),
+    '[connectors.filesystem.x]\nroot = "r"\naccess_rules = [{ files = "a", access = [] }]': (
+        "connectors.filesystem.x.access_rules[0].files: unknown key; known keys here: glob, access"
+    ),
     '[connectors.filesystem.x]\nroot = "r"\naccess_rules = [{ glob = "a[", access = [] }]': (
         "connectors.filesystem.x.access_rules[0].glob: 'a[' has a '[' without its counterpart"
     ),

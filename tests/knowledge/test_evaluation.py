@@ -78,3 +78,10 @@ def test_what_got_worse_is_named_and_what_is_new_is_not() -> None:
 def test_a_mistake_in_a_file_is_named(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_questions(text)
+
+
+def test_an_answer_may_name_the_headings_above_it_as_a_hit_shows_them() -> None:
+    for named, found in (("Alpha > Beta", True), ("Alpha > Beta > Gamma", True), ("Beta > Gamma", False), ("A", False)):
+        (question,) = parse_questions(line(answers=[{"source_id": "b.md", "heading": named}]))
+        result = result_of(question, [hit("b.md", "Alpha > Beta > Gamma")])
+        assert (result.rank == 1) is found

@@ -81,6 +81,8 @@ def _place(loaded: LoadedConfig, label: str) -> str:
     for key in ("root", "path"):
         if isinstance(path := getattr(entry, key, None), Path):
             return shown(path, loaded.root)
+    if kind == "web":
+        return " ".join(url.partition("?")[0] for url in (*entry.urls, *entry.sitemaps))  # a query may hold a secret
     return str(getattr(entry, "bucket", ""))
 
 
