@@ -390,7 +390,9 @@ def test_a_source_is_tried_out_without_writing(engine: Engine, tmp_path: Path, a
         "filesystem:docs": "docs", "git:private": "https://example.com/r.git", "script:x": "scan.lua",
     }  # fmt: skip
     assert "hidden" not in listed.out + engine("connector", "list").out
-    files = engine("connector", "test", "filesystem:docs", "--json").json
+    ended = engine("connector", "test", "filesystem:docs", "--json")
+    assert ended.code == 0, ended.err
+    files = ended.json
     assert ([item["title"] for item in files["items"]], files["found"], files["complete"]) == (["Alpha"], 2, True)
     assert [each["source_id"] for each in files["skipped"]] == ["b.md"]
     failed = engine("connector", "test", "x")
