@@ -52,6 +52,16 @@ def _language(value: str) -> str:
     return value
 
 
+# Those of context-harness have no embedder here yet: `engine doctor` says so.
+EMBEDDERS = ("auto", "static", "disabled", "local", "openai", "ollama", "path")
+
+
+def _embedder(value: str) -> str:
+    if value not in EMBEDDERS:
+        raise PydanticCustomError("phrase", f"expected one of {', '.join(EMBEDDERS)}")
+    return value
+
+
 class RetrievalConfig(Model):
     """`[retrieval]`: how many documents a search returns, and from how many candidates."""
 
@@ -67,7 +77,7 @@ class RetrievalConfig(Model):
 class EmbeddingConfig(Model):
     """`[embedding]`: which embedder turns text into vectors; `disabled` means that search is by keyword."""
 
-    provider: Text = "auto"
+    provider: Annotated[str, AfterValidator(_embedder)] = "auto"
     model: str | None = None
     dims: Count | None = None
     url: str | None = None

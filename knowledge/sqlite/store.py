@@ -64,6 +64,7 @@ EMBEDDER_S = 2.0
 
 _INSTEAD = {"hybrid": "answered by keyword search", "semantic": "nothing can be found by meaning"}
 _HYBRID_WARNING = "hybrid search needs an embedder and none is configured; answered by keyword search"
+_NO_VECTORS = "no document has vectors yet (engine embed pending makes them)"
 _CUT_WARNING = "the query is too long; only its first words were searched for"
 
 
@@ -281,7 +282,7 @@ class SqliteStore:
             partial(vectors.counts, model=answering[0].n if answering else None, seen=seen)
         )
         if answering is None:
-            return None, _Why((f"no document has vectors yet; {_INSTEAD[query.mode]}",) if shown else ())
+            return None, _Why((f"{_NO_VECTORS}; {_INSTEAD[query.mode]}",) if shown else ())
         one, embedder = answering
         try:
             with trio.fail_after(EMBEDDER_S):

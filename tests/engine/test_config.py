@@ -301,6 +301,11 @@ def test_another_embedding_provider_is_accepted_by_the_model():
     assert parsed('[embedding]\nprovider = "openai"\nmodel = "m"\ndims = 3').embedding.dims == 3
 
 
+def test_a_misspelled_embedding_provider_is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match="expected one of auto, static, disabled"):
+        parsed('[embedding]\nprovider = "sttaic"')
+
+
 def test_the_template_loads_as_it_stands_and_with_every_line_uncommented():
     assert parsed(TEMPLATE.read_text()).db.path == CWD / "data/engine.sqlite"
     everything = parsed(re.sub(r"(?m)^#(?=[\[a-z])", "", TEMPLATE.read_text()))

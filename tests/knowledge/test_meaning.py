@@ -221,9 +221,11 @@ async def test_a_text_is_searchable_by_words_at_once_and_its_answer_says_what_is
     await fill(store, document("a.md", "first words"))
     answer = await ask(store, "first", "hybrid")
     assert [hit.source_id for hit in answer.hits] == ["a.md"]
-    assert answer.warnings == ("no document has vectors yet; answered by keyword search",)
+    assert answer.warnings == (
+        "no document has vectors yet (engine embed pending makes them); answered by keyword search",
+    )
     assert await ask(store, "first") == SearchAnswer(
-        (), ("no document has vectors yet; nothing can be found by meaning",)
+        (), ("no document has vectors yet (engine embed pending makes them); nothing can be found by meaning",)
     )
     await embed_pending(store, letters)
     await fill(store, document("b.md", "second words"))
