@@ -173,7 +173,10 @@ class Syncs:
         config = self.loaded.config
         room = self.engine.room_for(tenant)
         if room is not None:
-            room = max(0, room - await self.control.versions.stored_bytes(tenant.id))
+            try:
+                room = max(0, room - await self.control.versions.stored_bytes(tenant.id))
+            except Problem as problem:  # as with any store that fails: this sync ends, and the server goes on
+                raise StoreError(problem.message) from None
         path = store_path(config.db.path, tenant.id)
         async with open_store(
             path, create=True, readers=1, configured=config.connectors.problems(tenant.id), max_bytes=room,
