@@ -95,9 +95,12 @@ class Syncs:
                 nursery.cancel_scope.cancel()
 
     async def begin(self, tenant: Tenant, label: str) -> SyncRun:
-        """Start a sync of one of the tenant's sources. Raises Problem: not_found, conflict, unavailable."""
+        """Start a sync of one of the tenant's sources. Raises Problem: not_found, conflict, unavailable.
+
+        A source that is hidden from the caller is not found, as one that is not configured.
+        """
         problems = self.loaded.config.connectors.problems(tenant.id)
-        if label not in problems:
+        if label not in problems or not await self._listed(tenant, label):
             raise Problem(Code.NOT_FOUND, f"no source is configured as {label[:128]!r}")
         if (problem := problems[label]) is not None:
             raise Problem(Code.CONFLICT, problem)
@@ -110,6 +113,16 @@ class Syncs:
         except (ConfigError, StoreError) as error:
             raise Problem(Code.UNAVAILABLE, str(error)) from None
         return run
+
+    async def _listed(self, tenant: Tenant, label: str) -> bool:
+        """Whether the source is in the caller's list of sources. Raises Problem."""
+        if tenant.reader.unlimited:
+            return True
+        try:
+            found = await self.stores.store_of(tenant.id).sources(tenant.reader)
+        except StoreError as error:
+            raise Problem(Code.UNAVAILABLE, str(error)) from None
+        return any(each.source == label for each in found)
 
     async def _begun(
         self, tenant: Tenant, label: str, task_status: trio.TaskStatus[SyncRun] = trio.TASK_STATUS_IGNORED
@@ -160,7 +173,10 @@ class Syncs:
         config = self.loaded.config
         room = self.engine.room_for(tenant)
         if room is not None:
-            room = max(0, room - await self.control.versions.stored_bytes(tenant.id))
+            try:
+                room = max(0, room - await self.control.versions.stored_bytes(tenant.id))
+            except Problem as problem:  # as with any store that fails: this sync ends, and the server goes on
+                raise StoreError(problem.message) from None
         path = store_path(config.db.path, tenant.id)
         async with open_store(
             path, create=True, readers=1, configured=config.connectors.problems(tenant.id), max_bytes=room,

@@ -43,10 +43,12 @@ def places(body: str, chunks: Sequence[str], *, markdown: bool, pages: Sequence[
 
     Its headings are those of its first line that is not one itself, or all when it has no other line.
     """
-    headings = list(_headings(body)) if markdown else []
+    # One heading at a time: a text of nothing else has millions, each a hundred times its line in memory.
+    headings = _headings(body) if markdown else iter(())
+    heading = next(headings, None)
     found: list[Place | None] = []
     path: list[_Heading] = []
-    line, counted, taken = 1, 0, 0
+    line, counted = 1, 0
     for span in spans(body, chunks):
         if span is None:
             found.append(None)
@@ -55,12 +57,11 @@ def places(body: str, chunks: Sequence[str], *, markdown: bool, pages: Sequence[
         first = line + body.count("\n", counted, start)
         line, counted = first, start
         content = start  # where the first text is that is no heading
-        while taken < len(headings) and headings[taken].start <= content:
-            heading = headings[taken]
-            path = [*(each for each in path if each.level < heading.level), heading]
+        while heading is not None and heading.start <= content:
+            path = _under(path, heading)
             if heading.end > content:
                 content = min(_text_after(body, heading.end), end - 1)
-            taken += 1
+            heading = next(headings, None)
         shown = SEPARATOR.join(each.text for each in path if each.text) or None
         found.append(Place(first, first + body.count("\n", start, end), shown, bisect_right(pages, start) or None))
     return found
@@ -82,6 +83,10 @@ def spans(body: str, chunks: Sequence[str]) -> list[tuple[int, int] | None]:
         end = start + len(chunk)
         found.append((start, end))
     return found
+
+
+def _under(path: Sequence[_Heading], heading: _Heading) -> list[_Heading]:
+    return [*(each for each in path if each.level < heading.level), heading]
 
 
 def _overlapping(body: str, chunks: Sequence[str]) -> list[tuple[int, int] | None]:

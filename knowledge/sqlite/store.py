@@ -275,12 +275,9 @@ class SqliteStore:
         if self._embedders is None:
             await trio.lowlevel.checkpoint()
             return None, _Why((_HYBRID_WARNING,))
-        total, held = await self._read(vectors.held)
-        answering = _answering(total, held, self._embedders)
-        # Only what the reader may see is counted: a number of the others is a fact about them.
-        shown, with_vectors = await self._read(
-            partial(vectors.counts, model=answering[0].n if answering else None, seen=seen)
-        )
+        # Only what the reader may see is counted, and chooses the model: a number of the others is a fact about them.
+        shown, held = await self._read(partial(vectors.held, seen=seen))
+        answering = _answering(shown, held, self._embedders)
         if answering is None:
             return None, _Why((f"{_NO_VECTORS}; {_INSTEAD[query.mode]}",) if shown else ())
         one, embedder = answering
@@ -293,7 +290,7 @@ class SqliteStore:
             if query.mode == "semantic":
                 raise StoreError(problem) from None
             return None, _Why((f"{problem}; {_INSTEAD['hybrid']}",), lasting=False)
-        behind = shown - with_vectors
+        behind = shown - one.documents
         warning = f"{behind} of {shown} documents have no vectors yet; these are found by words only"
         return Meant(one, vector), _Why((warning,) if behind else ())
 

@@ -14,7 +14,7 @@ import apsw
 
 from knowledge.embedding import Model
 from knowledge.embedding.windows import MAX_WINDOWS, windows
-from knowledge.sqlite.access import Condition
+from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import StoreError
 from storage.lanes import rows
@@ -69,25 +69,20 @@ class Meant:
     vector: bytes
 
 
-def held(db: apsw.Connection) -> tuple[int, tuple[Held, ...]]:
-    """How many documents there are, and the models, those of most documents first."""
+def held(db: apsw.Connection, seen: Condition = ALWAYS) -> tuple[int, tuple[Held, ...]]:
+    """How many documents there are that meet the condition, and the models, those of most of them first."""
+    among = "documents d"
+    if seen is not ALWAYS:
+        among += f" JOIN sources s ON s.n = d.source WHERE {seen.sql}"
+    total = rows(db, f"SELECT count(*) FROM {among}", dict(seen.bindings))[0][0]
+    counted = "embedded" if seen is ALWAYS else f"(SELECT * FROM embedded WHERE document IN (SELECT d.n FROM {among}))"
     found = rows(
         db,
         "SELECT m.n, m.name, m.dims, m.weights, count(e.document), m.mark FROM models m "
-        "LEFT JOIN embedded e ON e.model = m.n GROUP BY m.n ORDER BY count(e.document) DESC, m.n",
+        f"LEFT JOIN {counted} e ON e.model = m.n GROUP BY m.n ORDER BY count(e.document) DESC, m.n",
+        dict(seen.bindings),
     )
-    total = rows(db, "SELECT count(*) FROM documents")[0][0]
     return total, tuple(Held(n, Model(*model), documents, mark) for n, *model, documents, mark in found)
-
-
-def counts(db: apsw.Connection, model: int | None, seen: Condition) -> tuple[int, int]:
-    """How many documents there are that meet the condition, and how many of them have vectors of the model."""
-    sql = f"""
-        SELECT count(*), count(e.document) FROM documents d JOIN sources s ON s.n = d.source
-        LEFT JOIN embedded e ON e.model = :model AND e.document = d.n WHERE {seen.sql}
-    """
-    shown, with_vectors = rows(db, sql, {"model": model, **seen.bindings})[0]
-    return shown, with_vectors
 
 
 def model_row(db: apsw.Connection, model: Model) -> int:
@@ -214,11 +209,11 @@ def remove_all(db: apsw.Connection) -> None:
 
 def embedded(db: apsw.Connection, seen: Condition) -> dict[str, int]:
     """By source label, how many chunks of documents that meet the condition have vectors that answer a search."""
+    model = next((each.n for each in held(db, seen)[1] if each.documents), None)
     sql = f"""
         SELECT s.label, sum(d.chunk_count) FROM embedded e JOIN documents d ON d.n = e.document
         JOIN sources s ON s.n = d.source
-        WHERE e.model = (SELECT model FROM embedded GROUP BY model ORDER BY count(*) DESC, model LIMIT 1)
-            AND ({seen.sql})
+        WHERE e.model = :model AND ({seen.sql})
         GROUP BY s.n
     """
-    return dict(rows(db, sql, dict(seen.bindings)))
+    return dict(rows(db, sql, {"model": model, **seen.bindings}))

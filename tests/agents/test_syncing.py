@@ -191,3 +191,20 @@ async def test_a_sync_waits_while_its_tenant_has_used_up_its_time(
         assert not await finds(service, "alpha")()
         left.set()
         await until(finds(service, "alpha"))
+
+
+async def test_a_sync_survives_a_control_store_that_fails(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(project, 'every = "1s"\n', '[tenants]\nenabled = true\noperator_key = "the-operators-own-key"\n')
+    with monkeypatch.context() as broken:
+
+        async def fails(versions: object, tenant: str) -> int:
+            await trio.lowlevel.checkpoint()
+            raise Problem(Code.UNAVAILABLE, "the control store is busy")
+
+        broken.setattr("control.versions.versions.Versions.stored_bytes", fails)
+        async with served(opened) as service:
+            await trio.sleep(0.3)
+            broken.undo()
+            await until(finds(service, "alpha"))

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -231,6 +232,18 @@ async def test_how_a_scan_ended_is_its_checkpoint_and_whether_it_saw_everything(
     for wrong in (None, {"completed": True}, {"complete": "yes"}, {"checkpoint": "x" * MAX_CHECKPOINT}, "text"):
         with pytest.raises(ConnectorError, match=r"^connector\.scan"):
             await events(wrong)
+
+
+async def test_a_checkpoint_that_is_far_too_large_is_refused_before_it_is_written() -> None:
+    huge = "\x01" * 1_000_000  # six characters each as JSON
+    for checkpoint in (huge, {"page": [huge]}, {huge: 1}):
+        tracemalloc.start()
+        try:
+            with pytest.raises(ConnectorError, match="more than 65,536 bytes of JSON"):
+                await events({"checkpoint": checkpoint})
+            assert tracemalloc.get_traced_memory()[1] < len(huge)
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_checkpoint_is_that_of_the_keys_it_was_made_with() -> None:

@@ -150,6 +150,33 @@ async def test_documents_that_a_reader_may_not_see_have_no_effect_on_its_answers
     assert answers[0] == answers[1]
 
 
+async def test_vectors_that_only_hidden_documents_have_are_not_known_to_a_reader(path: Path, tmp_path: Path) -> None:
+    before, after = Letters(Model("letters", 26, "1")), Letters(Model("letters", 26, "2"))
+    staff = Reader.of(["staff"])
+    hidden = [document(f"hidden/{n}.md", f"aaa {n}", access=["hr"]) for n in range(3)]
+    answers: list[list[Any]] = []
+    for file, more in ((path, hidden), (tmp_path / "without", [])):
+        async with opened(file, before) as store:
+            await fill(store, *more)
+            await embed_pending(store, before)
+            await fill(store, document("a.md", "aab"), document("b.md", "bbb"))
+            answers.append([await ask(store, "aab", mode, staff) for mode in ("semantic", "hybrid")])
+            before.fails = EmbeddingError
+            answers[-1] += [await ask(store, "aab b", mode, staff) for mode in ("semantic", "hybrid")]
+            before.fails = None
+            await embed_pending(store, before)
+        async with opened(file, after, before) as store:
+            for _ in more:  # these are embedded anew, while the others are pending
+                number = await store.model_number(after.model)
+                pending = await store.next_pending(number, -1)
+                assert pending is not None
+                made = {key: after.vector(text) for key, text in pending.texts.items()}
+                assert await store.write_vectors(number, pending, made)
+            answers[-1] += [await ask(store, "aab", mode, staff) for mode in ("semantic", "hybrid")]
+            answers[-1].append([(each.source, each.embedded) for each in await store.sources(staff)])
+    assert answers[0] == answers[1]
+
+
 async def test_equal_documents_are_in_the_order_of_time_and_id(store: SqliteStore, letters: Letters) -> None:
     times = {"old.md": "2024-01-01T00:00:00Z", "new.md": "2025-01-01T00:00:00Z", "none.md": None}
     await fill(store, *(document(name, "aab", updated_at=at) for name, at in times.items()))

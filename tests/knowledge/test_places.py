@@ -1,5 +1,6 @@
 """Chunks know their lines and headings; a body cut at these lines contains the chunk."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -121,3 +122,14 @@ def test_lines_are_written_in_three_ways() -> None:
 def test_lines_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="lines"):
         parse_lines(text)
+
+
+def test_a_text_of_headings_only_takes_little_more_memory_than_itself() -> None:
+    body = "#\n" * 100_000
+    tracemalloc.start()
+    try:
+        chunks = split(body, max_tokens=700)
+        assert len(places(body, chunks, markdown=True)) == len(chunks)
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(body)
+    finally:
+        tracemalloc.stop()

@@ -194,6 +194,17 @@ async def test_a_hidden_document_answers_exactly_as_one_that_does_not_exist(worl
             assert answer.json()["title"] == MARK
 
 
+async def test_a_source_that_is_hidden_from_a_key_cannot_be_synchronised_with_it(world: World) -> None:
+    async with world.client("plain") as client:
+        for source in (HIDDEN, HIDDEN.replace(":", "%3A")):
+            hidden, absent = [await client.post(f"/sources/{each}/sync") for each in (source, "filesystem:none")]
+            assert_envelope(hidden, 404, "not_found")
+            assert hidden.text.replace(HIDDEN, "filesystem:none") == absent.text
+        assert (await client.post(f"/sources/{SHOWN}/sync")).status_code != 404
+    async with world.client("hr") as client:
+        assert (await client.post(f"/sources/{HIDDEN}/sync")).status_code != 404
+
+
 NOTHING = {"hits": 1, "sources": 1, "got": False, "tool": 1, "inner": 1, "parallel": 1}
 EVERY = {"hits": 2, "sources": 2, "got": True, "tool": 2, "inner": 2, "parallel": 2}
 SEEN = {
