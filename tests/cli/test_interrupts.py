@@ -20,6 +20,14 @@ TRIES = part(range(effort(5)), lambda _: None, one_in=2)
 
 def interrupted(words: tuple[str, ...], delay: float, cwd: Path) -> tuple[int, str]:
     """How a command ends that gets SIGINT so long after its beginning, and what it says then."""
+    while True:
+        code, err = _interrupted(words, delay, cwd)
+        # In BEGUN itself, before the program's first line: only the frame of `-c` is there.
+        if not (err.endswith("KeyboardInterrupt\n") and err.count("File ") == err.count('File "<string>"') == 1):
+            return code, err
+
+
+def _interrupted(words: tuple[str, ...], delay: float, cwd: Path) -> tuple[int, str]:
     with subprocess.Popen(
         [sys.executable, "-c", BEGUN, *words], cwd=cwd, env=inherited(), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
