@@ -197,22 +197,26 @@ def _starts_token(char: str) -> bool:
     return char.isalnum() or unicodedata.category(char) == "Co"
 
 
-def scores(ranks: Sequence[tuple[bool, float]]) -> list[float]:
-    """Scores in 0..1 for (has all words, bm25) pairs in the order of hits; bm25 is negative, smaller is better.
+def norms(ranks: Sequence[tuple[bool, float]]) -> list[float]:
+    """In 0..1 for (has all words, bm25) pairs in the order of hits; bm25 is negative, smaller is better.
 
-    Each rank is taken relative to the best of its group, so a score does not depend on how many hits were requested.
-    With complete documents at the top, those take 0.5..1 and the rest 0..0.5; without any, the best one has 1.
+    Each rank is taken relative to the best of its group, so that it does not depend on how many hits were requested.
     """
     complete_best = next((rank for complete, rank in ranks if complete), None)
     partial_best = next((rank for complete, rank in ranks if not complete), None)
-    result = []
-    for complete, rank in ranks:
-        relative = _relative(rank, complete_best if complete else partial_best)
-        if complete:
-            result.append(0.5 + relative / 2)
-        else:
-            result.append(relative if complete_best is None else relative / 2)
-    return result
+    return [_relative(rank, complete_best if complete else partial_best) for complete, rank in ranks]
+
+
+def scores(ranks: Sequence[tuple[bool, float]]) -> list[float]:
+    """Scores in 0..1 for the same pairs.
+
+    With complete documents at the top, those take 0.5..1 and the rest 0..0.5; without any, the best one has 1.
+    """
+    some_complete = any(complete for complete, _ in ranks)
+    return [
+        0.5 + norm / 2 if complete else norm / 2 if some_complete else norm
+        for (complete, _), norm in zip(ranks, norms(ranks), strict=True)
+    ]
 
 
 def _relative(rank: float, best: float | None) -> float:

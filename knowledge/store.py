@@ -48,6 +48,7 @@ class SearchQuery:
     With `prefix`, the last word may be half typed.
     With `passages`, each hit has up to that many of its best chunks. All of an answer's together are at most
     `max_tokens` long: the best hits' come first, the one at the bound is cut, and those after it are left out.
+    With `explain`, the answer and its hits say how they were found.
     """
 
     query: str
@@ -60,6 +61,7 @@ class SearchQuery:
     prefix: bool = False
     passages: int = 0
     max_tokens: int = DEFAULT_PASSAGE_TOKENS
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,59 @@ class Passage:
         return Passage(text, self.heading, lines, self.page)
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedWord:
+    """One word of a query: in how many chunks it stands, what it weighs, and whether the hit has it.
+
+    Only chunks of documents that were searched are counted, and these not beyond `explaining.COUNTED`.
+    """
+
+    word: str
+    df: int
+    weight: float
+    found: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """How a hit came by its score. What its mode has none of is None.
+
+    `keyword_norm` and `vector_norm` are `bm25` and `cosine` divided by those of the best, `alpha` is the weight of the
+    latter. `complete`: it has all words. `certain`: it is the only one with all words in one chunk, which is first.
+    """
+
+    words: tuple[ExplainedWord, ...] = ()
+    bm25: float | None = None
+    keyword_norm: float | None = None
+    cosine: float | None = None
+    vector_norm: float | None = None
+    alpha: float | None = None
+    complete: bool | None = None
+    certain: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSearch:
+    """How a search went: the mode that answered, and of the documents that may be read, how many were searched.
+
+    `filters` says how many each filter alone leaves. `keyword` and `vector` are the numbers of candidates.
+    """
+
+    mode: Mode
+    documents: int
+    searched: int
+    filters: tuple[tuple[str, int], ...]
+    keyword: int | None = None
+    vector: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One found document. `score` is in 0..1, higher is better; times are `YYYY-MM-DDTHH:MM:SSZ`.
 
     `heading`, `lines` (the first and the last, from 1) and `page` are those of its best chunk, in the body whose
-    SHA-256 is `digest`; `uri` is its address as a resource of MCP. `passages` is None unless the query wants some.
+    SHA-256 is `digest`; `uri` is its address as a resource of MCP. `passages` and `explain` are None unless the query
+    wants them.
     """
 
     id: str
@@ -99,6 +148,7 @@ class Hit:
     digest: str | None = None
     uri: str | None = None
     passages: tuple[Passage, ...] | None = None
+    explain: Explained | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +157,7 @@ class SearchAnswer:
 
     hits: tuple[Hit, ...]
     warnings: tuple[str, ...] = ()
+    explain: ExplainedSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)

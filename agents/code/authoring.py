@@ -3,6 +3,7 @@
 Programs import these names from `engine`. `agents/code/python.py` finds and runs such code.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -80,21 +81,25 @@ class Context:
         prefix: bool | None = None,
         passages: int | None = None,
         max_tokens: int | None = None,
+        explain: bool | None = None,
     ) -> list[dict[str, Any]]:
         """The caller's documents that match, best first; a blank query finds none.
 
         `limit` is 1 to 100, by default `retrieval.final_limit`; `source` a label, name or type; `since` and `until` are
         dates or RFC 3339 times; `path` is a pattern of source_ids; with `prefix`, the last word
-        may be half typed. A hit has the keys of `POST /tools/search`: unknown values are None, and `passages` is there
-        if some are wanted. Raises CallFailed.
+        may be half typed. A hit has the keys of `POST /tools/search`: unknown values are None, and `passages` and
+        `explain` are there if they are wanted; what is explained of the whole search is in the log. Raises CallFailed.
         """
         if not query.strip():
             return []
         given = {"query": query, "mode": mode, "limit": limit, "source": source, "since": since, "until": until}
         given |= {"path": path, "prefix": prefix, "passages": passages, "max_tokens": max_tokens}
+        given |= {"explain": explain}
         answer = await self._ask("context.search", "search", {k: v for k, v in given.items() if v is not None})
         for warning in answer.get("warnings", ()):
             self.log.warning(f"context.search: {warning}")
+        if "explain" in answer:
+            self.log.info(f"context.search: {json.dumps(answer['explain'])}")
         found: list[dict[str, Any]] = answer["results"]
         return found
 

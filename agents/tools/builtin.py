@@ -29,6 +29,47 @@ _PLACED = {
     },
     "page": {"type": ["integer", "null"]},
 }
+_NUMBER, _BOOLEAN = {"type": ["number", "null"]}, {"type": ["boolean", "null"]}
+_COUNT = {"type": ["integer", "null"]}
+_EXPLAIN = {
+    "type": "object",
+    "description": "How it came by its score; null for what the mode has none of",
+    "properties": {
+        "words": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "word": {"type": "string"},
+                    "df": {"type": "integer", "description": "In how many of the chunks that were searched it stands"},
+                    "weight": {"type": "number"},
+                    "found": {"type": "boolean", "description": "Whether the result has it"},
+                },
+            },
+        },
+        "bm25": _NUMBER,
+        "keyword_norm": _NUMBER,
+        "cosine": _NUMBER,
+        "vector_norm": _NUMBER,
+        "alpha": _NUMBER,
+        "complete": _BOOLEAN,
+        "certain": _BOOLEAN,
+    },
+}
+_EXPLAIN_SEARCH = {
+    "type": "object",
+    "properties": {
+        "mode": {"type": "string", "enum": list(MODES)},
+        "documents": {"type": "integer", "description": "How many the caller may read"},
+        "searched": {"type": "integer", "description": "How many of these all filters left"},
+        "filters": {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "description": "How many each filter alone leaves",
+        },
+        "candidates": {"type": "object", "properties": {"keyword": _COUNT, "vector": _COUNT}},
+    },
+}
 
 SEARCH = ToolInfo(
     name="search",
@@ -62,6 +103,11 @@ SEARCH = ToolInfo(
                 "type": "integer",
                 "description": f"Tokens of all passages at most, to {MAX_PASSAGE_TOKENS}; "
                 f"default {DEFAULT_PASSAGE_TOKENS}",
+            },
+            "explain": {
+                "type": "boolean",
+                "default": False,
+                "description": "Whether to say how each result was found and scored, and what the filters left",
             },
             "filters": {
                 "type": "object",
@@ -98,11 +144,13 @@ SEARCH = ToolInfo(
                                 "required": ["text"],
                             },
                         },
+                        "explain": _EXPLAIN,
                     },
                     "required": ["id", "source", "source_id", "score", "snippet"],
                 },
             },
             "warnings": {"type": "array", "items": {"type": "string"}},
+            "explain": _EXPLAIN_SEARCH,
         },
         "required": ["results"],
     },
@@ -178,10 +226,7 @@ def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tu
         except ValueError as error:
             raise Problem(Code.BAD_REQUEST, f"search: {error}") from None
         answer = await _answered(store.search(query, reader))
-        shown: dict[str, Any] = {"results": [knowledge.hit_as_json(hit) for hit in answer.hits]}
-        if warnings := (*knowledge.limit_warnings(arguments), *answer.warnings):
-            shown["warnings"] = list(warnings)
-        return shown
+        return knowledge.search_as_json(answer, knowledge.limit_warnings(arguments))
 
     async def get(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if not params["id"].strip():

@@ -1,12 +1,12 @@
 """The contents of the knowledge store: `engine search`, `get`, `sources`, `stats`, `export`."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -14,11 +14,11 @@ from agents.sources import access_of
 from cli.control import tenant_of
 from cli.options import AsJson, AsLabels, ConfigPath, TenantName, load, reader_of, shown
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
-from engine.bridge.knowledge import SearchArguments, document_as_json, hit_as_json, search_query
+from engine.bridge.knowledge import SearchArguments, document_as_json, search_as_json, search_query
 from engine.config import LoadedConfig
 from engine.embedders import embedders, settings
 from knowledge.sqlite.store import SqliteStore, open_store
-from knowledge.store import DEFAULT_PASSAGE_TOKENS, Hit, SourceInfo
+from knowledge.store import DEFAULT_PASSAGE_TOKENS, Explained, ExplainedSearch, Hit, SourceInfo
 from knowledge.stores import store_path
 
 Mode = Literal["keyword", "semantic", "hybrid"]
@@ -62,7 +62,7 @@ async def search(
         within = max(1, min(limit, 100))
         warn(f"--limit: {limit} is not from 1 to 100: {within} was used")
         limit = within
-    given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix)
+    given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix, explain)
     try:
         wanted = search_query(given, 1)
     except ValueError as error:
@@ -71,23 +71,43 @@ async def search(
     async with reading(config, tenant) as (loaded, store):
         answer = await store.search(replace(wanted, limit=limit or loaded.config.retrieval.final_limit), reader)
     if as_json:
-        body: dict[str, Any] = {"results": [hit_as_json(hit) for hit in answer.hits]}
-        say_json(body | ({"warnings": list(answer.warnings)} if answer.warnings else {}))
+        say_json(search_as_json(answer))
         return
     for warning in answer.warnings:
         warn(warning)
-    if explain:
-        say(f"Search: mode={mode}, {plural(len(answer.hits), 'result')}")
+    if answer.explain is not None:
+        _show_search(answer.explain)
     if not answer.hits:
         say("No results.")
     for number, hit in enumerate(answer.hits, 1):
-        _show_hit(number, hit, explain)
+        _show_hit(number, hit)
 
 
-def _show_hit(number: int, hit: Hit, explain: bool) -> None:
+def _show_search(explained: ExplainedSearch) -> None:
+    candidates = ((explained.keyword, "by words"), (explained.vector, "by meaning"))
+    found = " + ".join(f"{count} {kind}" for count, kind in candidates if count is not None) or "none"
+    say(f"Search: mode={explained.mode}, candidates: {found}")
+    filters = "".join(f"; {name} leaves {count}" for name, count in explained.filters)
+    say(f"Searched: {explained.searched} of {plural(explained.documents, 'document')}{filters}")
+
+
+def _scoring(hit: Hit, explained: Explained) -> Iterator[str]:
+    """The score of a hit as lines of text."""
+    norms = (("keyword", explained.keyword_norm), ("semantic", explained.vector_norm))
+    parts = " ".join(f"{name}={norm:.3f}" for name, norm in norms if norm is not None)
+    alpha = "" if explained.alpha is None else f", alpha {explained.alpha:.3f}"
+    why = ", all words" if explained.complete else ", the only one with all words together" if explained.certain else ""
+    yield f"scoring: {parts}{alpha}{why} → {hit.score:.3f}"
+    raw = (("bm25", explained.bm25), ("cosine", explained.cosine))
+    yield "raw: " + " ".join(f"{name}={value:.3f}" for name, value in raw if value is not None)
+    for word in explained.words:
+        yield f"word: {one_line(word.word)} df={word.df} weight={word.weight:.3f}{'' if word.found else ' (not here)'}"
+
+
+def _show_hit(number: int, hit: Hit) -> None:
     say(f"{number}. [{hit.score:.2f}] {hit.source} / {one_line(hit.title or hit.source_id)}")
-    if explain:
-        say(f"    scoring: {hit.score:.3f}")
+    for line in _scoring(hit, hit.explain) if hit.explain else ():
+        say(f"    {line}")
     if hit.updated_at:
         say(f"    updated: {hit.updated_at}")
     say(f"    source: {hit.source_id}")

@@ -120,6 +120,7 @@ local context = {}
 ---@field prefix? boolean                          the last word may be half typed; default false
 ---@field passages? integer                        best passages of each hit, 0 to 10; default 0
 ---@field max_tokens? integer                      tokens of all passages, 1 to 100,000; default 4,000
+---@field explain? boolean                         say in `explain` how each hit was found; default false
 ---@field filters? { source?: string, since?: string, until?: string, path?: string }   another way to give these four
 
 ---@class engine.SearchArguments: engine.SearchOptions
@@ -141,6 +142,18 @@ local context = {}
 ---@field digest? string            SHA-256 of the body, in hexadecimal
 ---@field uri? string               its address as a resource of MCP
 ---@field passages? engine.Passage[]    if some are wanted, the best first
+---@field explain? engine.Explained     if it is wanted, how the hit came by its score
+
+---What the mode of the search has none of is nil.
+---@class engine.Explained
+---@field words { word: string, df: integer, weight: number, found: boolean }[]   `df`: in how many chunks it stands
+---@field bm25? number
+---@field keyword_norm? number          `bm25` divided by that of the best
+---@field cosine? number
+---@field vector_norm? number           `cosine` divided by that of the best
+---@field alpha? number                 the weight of `vector_norm`, the rest is that of `keyword_norm`
+---@field complete? boolean             keyword: it has all words, so it comes first
+---@field certain? boolean              hybrid: the only one with all words in one chunk, so it comes first
 
 ---@class engine.Passage
 ---@field text string

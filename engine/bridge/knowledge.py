@@ -3,9 +3,10 @@
 The builtin tools of the same names use the same functions, so their answers are equal (`agents/tools/builtin.py`).
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -21,7 +22,9 @@ from knowledge.store import (
     MAX_PASSAGES,
     Document,
     EmbeddingsDisabled,
+    ExplainedSearch,
     Hit,
+    SearchAnswer,
     SearchQuery,
     SourceInfo,
     Store,
@@ -54,6 +57,7 @@ class SearchArguments(msgspec.Struct):
     passages: int | float | None = None
     max_tokens: int | float | None = None
     prefix: bool = False
+    explain: bool = False
     filters: Filters | None = None
 
 
@@ -79,6 +83,8 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
             raise CallRefused(str(error)) from None
         for warning in (*limit_warnings(arguments), *answer.warnings):
             context.log("warn", f"{SEARCH}: {warning}")
+        if answer.explain is not None:  # the answer is a list of hits, with no place for it
+            context.log("info", f"{SEARCH}: {json.dumps(explained_search_as_json(answer.explain))}")
         return [_hit_without_nulls(hit) for hit in answer.hits]
 
     async def get(context: HostContext, arguments: GetArguments) -> dict[str, Any]:
@@ -129,6 +135,7 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
         prefix=arguments.prefix,
         passages=_whole("passages", arguments.passages, 0, MAX_PASSAGES, 0),
         max_tokens=_whole("max_tokens", arguments.max_tokens, 1, MAX_PASSAGE_TOKENS, DEFAULT_PASSAGE_TOKENS),
+        explain=arguments.explain,
     )
 
 
@@ -176,7 +183,7 @@ def _agreeing(name: str, plain: str | None, filtered: str | None) -> str | None:
 
 # Shallow copies of the store's flat answers; `dataclasses.asdict` would copy every value deeply (measured: 20 times
 # the cost on a document of some chunks).
-_HIT = tuple(field.name for field in fields(Hit) if field.name != "passages")
+_HIT = tuple(field.name for field in fields(Hit) if field.name not in ("passages", "explain"))
 _DOCUMENT = tuple(field.name for field in fields(Document))
 _SOURCE = tuple(field.name for field in fields(SourceInfo))
 _hit_values, _document_values, _source_values = attrgetter(*_HIT), attrgetter(*_DOCUMENT), attrgetter(*_SOURCE)
@@ -191,6 +198,30 @@ def hit_as_json(hit: Hit) -> dict[str, Any]:
             {"text": each.text, "heading": each.heading, "lines": each.lines and list(each.lines), "page": each.page}
             for each in hit.passages
         ]
+    if hit.explain is not None:
+        shown["explain"] = asdict(hit.explain)
+        shown["explain"]["words"] = list(shown["explain"]["words"])
+    return shown
+
+
+def explained_search_as_json(explained: ExplainedSearch) -> dict[str, Any]:
+    """How a search went, nulls included."""
+    return {
+        "mode": explained.mode,
+        "documents": explained.documents,
+        "searched": explained.searched,
+        "filters": dict(explained.filters),
+        "candidates": {"keyword": explained.keyword, "vector": explained.vector},
+    }
+
+
+def search_as_json(answer: SearchAnswer, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The answer of the tool `search`, with `warnings` before its own."""
+    shown: dict[str, Any] = {"results": [hit_as_json(hit) for hit in answer.hits]}
+    if said := (*warnings, *answer.warnings):
+        shown["warnings"] = list(said)
+    if answer.explain is not None:
+        shown["explain"] = explained_search_as_json(answer.explain)
     return shown
 
 
@@ -233,6 +264,8 @@ def _hit_without_nulls(hit: Hit) -> dict[str, Any]:
     shown = _without_nulls(hit_as_json(hit))
     if hit.passages is not None:
         shown["passages"] = [_without_nulls(each) for each in shown["passages"]]
+    if hit.explain is not None:
+        shown["explain"] = _without_nulls(shown["explain"])
     return shown
 
 

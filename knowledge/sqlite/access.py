@@ -20,10 +20,14 @@ STEP_DOCUMENTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a row `d` of documents with its source `s`, and its bindings."""
+    """A condition on a row `d` of documents with its source `s`, and its bindings.
+
+    `name` is that of the filter in a search; what a reader may see has none.
+    """
 
     sql: str
     bindings: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 ALWAYS = Condition("1")

@@ -72,15 +72,15 @@ def conditions(query: SearchQuery) -> tuple[Condition, ...]:
     """What a document must meet to be found. Raises ValueError for an invalid `since`, `until` or `path`."""
     found = []
     if query.source is not None:
-        found.append(Condition(":source IN (s.label, s.name, s.type)", {"source": query.source}))
+        found.append(Condition(":source IN (s.label, s.name, s.type)", {"source": query.source}, "source"))
     if query.since is not None:
-        found.append(Condition("d.updated_at >= :since", {"since": times.canonical_time(query.since)}))
+        found.append(Condition("d.updated_at >= :since", {"since": times.canonical_time(query.since)}, "since"))
     if query.until is not None:
         until = times.canonical_time(query.until, end_of_day=True)
-        found.append(Condition("d.updated_at <= :until", {"until": until}))
+        found.append(Condition("d.updated_at <= :until", {"until": until}, "until"))
     if query.path is not None:
         paths = {f"path{index}": path for index, path in enumerate(globs.sqlite_globs(query.path))}
-        found.append(Condition(" OR ".join(f"d.source_id GLOB :{name}" for name in paths), paths))
+        found.append(Condition(" OR ".join(f"d.source_id GLOB :{name}" for name in paths), paths, "path"))
     return tuple(found)
 
 

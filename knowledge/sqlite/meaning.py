@@ -1,7 +1,8 @@
 """Search by meaning, and by meaning and words together. In a connection's thread, inside one snapshot."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import apsw
@@ -9,16 +10,15 @@ import apsw
 from knowledge import ranking
 from knowledge.embedding import fusion
 from knowledge.embedding.arrays import Floats, np, npt
-from knowledge.sqlite import matching, reading
+from knowledge.sqlite import explaining, matching, reading
 from knowledge.sqlite.access import Condition
-from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
+from knowledge.sqlite.explaining import Among, Words
+from knowledge.sqlite.schema import CHUNK_BITS
 from knowledge.sqlite.sidecar import Integers, Sidecar
 from knowledge.sqlite.vectors import Held, Meant
-from knowledge.store import Hit, SearchQuery
+from knowledge.store import Explained, SearchAnswer, SearchQuery
 from storage.lanes import rows
 
-# The chunks that have a word are counted up to here: beyond, it says little, and counting it costs 10 ms.
-_COUNTED = 5000
 # Cosines in single precision that differ by less may be equal.
 _EQUAL = 1e-5
 # When a search has met this many rows that are gone from the store, the matrix is made anew.
@@ -35,34 +35,47 @@ def search(
     meant: Meant,
     sidecar: Sidecar,
     settings: fusion.Settings,
-) -> tuple[Hit, ...]:
+) -> SearchAnswer:
     """The best documents by `query.mode`, which is not `keyword`."""
     vector = np.frombuffer(meant.vector, "<f4")
     with db:
-        match, among = reading.parsed(db, query), _Among(conditions)
+        match, among, by_words = reading.parsed(db, query), Among(conditions), query.mode == "hybrid"
         near = _Near(db, meant.held, sidecar, vector, matching.permitted(db, conditions))
         words: dict[int, tuple[int, float]] = {}
-        if query.mode == "hybrid" and match.any:
+        if by_words and match.any:
             depth = max(query.limit, settings.candidate_k_keyword)
             words = {each.n: (each.chunk, -each.rank) for each, _ in matching.ranked(db, match, conditions, depth)}
         best = near.best(max(query.limit, settings.candidate_k_vector))
+        candidates = (len(words) if by_words else None, len(best))
         best |= near.of(words.keys() - best.keys())
         cosines = {n: cosine for n, (_, cosine) in best.items()}
-        if query.mode == "semantic":
+        if by_words:
+            counted, certain = Words(db, match, among), _certain(db, match, among)
+            alpha = _alpha(counted, words, settings.hybrid_alpha)
+            keyword = {n: rank for n, (_, rank) in words.items()}
+            scored = fusion.fuse(keyword, cosines, alpha, certain)
+        else:
             alpha = 1.0
             scored = {n: fusion.Scored(max(0.0, c), 0.0, max(0.0, c), c) for n, c in cosines.items()}
-        else:
-            alpha = _alpha(db, match, words, settings.hybrid_alpha, among)
-            keyword = {n: rank for n, (_, rank) in words.items()}
-            scored = fusion.fuse(keyword, cosines, alpha, _certain(db, match, among))
         found = []
         for row in _ordered(db, {n: each for n, each in scored.items() if each.score > 0})[: query.limit]:
             n = row[0]
             chunk = _chunk(n, words, best, scored[n], alpha)
             passages = near.chunks(n, chunk) if query.passages else None
-            found.append(reading.Found(row, chunk, scored[n].score, passages))
+            why = Explained(cosine=scored[n].cosine, vector_norm=scored[n].vector_norm) if query.explain else None
+            if why and by_words:
+                why = replace(
+                    why,
+                    words=counted.explained(n),
+                    bm25=round(words[n][1], fusion.DIGITS) if n in words else None,
+                    keyword_norm=scored[n].keyword_norm,
+                    alpha=alpha,
+                    certain=n == certain,
+                )
+            found.append(reading.Found(row, chunk, scored[n].score, passages, why))
+        about = explaining.search(db, query, conditions, query.mode, *candidates)
         shown = list(reading.hits(db, query, match, found))
-    return tuple(shown)
+    return SearchAnswer(tuple(shown), explain=about)
 
 
 def _chunk(n: int, words: Best, best: Best, score: fusion.Scored, alpha: float) -> int:
@@ -80,36 +93,14 @@ def _ordered(db: apsw.Connection, scored: Mapping[int, fusion.Scored]) -> list[t
     return found
 
 
-class _Among:
-    """What statistics are of: chunks of documents that meet all conditions, as those of others are not to be known."""
-
-    def __init__(self, conditions: Sequence[Condition]) -> None:
-        self.sql = matching.allowed(conditions, f"words.rowid >> {CHUNK_BITS}")
-        self.documents = matching.allowed(conditions, "documents.n")
-        self.bindings = matching.values(conditions)
-
-
-def _alpha(db: apsw.Connection, match: ranking.MatchQuery, words: Best, configured: float, among: _Among) -> float:
-    if not words:
+def _alpha(counted: Words | None, words: Best, configured: float) -> float:
+    if counted is None or not words:
         return fusion.alpha(configured, 0)
-    counting = f"SELECT coalesce(sum(chunk_count), 0) FROM documents WHERE {among.documents}"
-    chunks = rows(db, counting, among.bindings)[0][0]
     best = next(iter(words))  # the first by words
-    return fusion.alpha(configured, fusion.coverage(list(_words(db, match, chunks, best, among)), chunks))
+    return fusion.alpha(configured, fusion.coverage(counted.of(best), counted.chunks))
 
 
-def _words(
-    db: apsw.Connection, match: ranking.MatchQuery, chunks: int, best: int, among: _Among
-) -> Iterator[fusion.Word]:
-    matching = f"SELECT 1 FROM words WHERE words MATCH :term AND {among.sql} LIMIT {_COUNTED}"
-    inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
-    for term in match.required:
-        df = rows(db, f"SELECT count(*) FROM ({matching})", {"term": term, **among.bindings})[0][0]
-        covered = df > 0 and bool(rows(db, inside, (term, *chunk_range(best))))
-        yield fusion.Word(df, fusion.weight(df, chunks), covered)
-
-
-def _certain(db: apsw.Connection, match: ranking.MatchQuery, among: _Among) -> int | None:
+def _certain(db: apsw.Connection, match: ranking.MatchQuery, among: Among) -> int | None:
     """The document with all words of the query in one chunk, if it is the only one."""
     if not match.required:
         return None

@@ -17,13 +17,14 @@ import apsw
 from knowledge import ranking, times
 from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
-from knowledge.sqlite import indexing, matching, vectors
+from knowledge.sqlite import explaining, indexing, matching, vectors
 from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import (
     DOCUMENT_URI,
     Chunk,
     Document,
+    Explained,
     Hit,
     Listed,
     Passage,
@@ -120,17 +121,22 @@ class Found(NamedTuple):
     chunk: int
     score: float
     passages: Sequence[int] | None = None
+    explain: Explained | None = None
 
 
-def search(db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition]) -> tuple[Hit, ...]:
+def search(db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition]) -> SearchAnswer:
     """The best chunk of each document that matches, the best first."""
     with db:  # one snapshot: the excerpts are of the chunks that were ranked
         match = parsed(db, query)
-        found = matching.ranked(db, match, conditions, query.limit)
+        found = matching.ranked(db, match, conditions, query.limit) if match.any else []
         scores = ranking.scores([(bool(each.complete), each.rank) for each, _ in found])
         shown = [Found(row, each.chunk, score) for (each, row), score in zip(found, scores, strict=True)]
+        if query.explain:
+            explained = explaining.by_words(db, match, [each for each, _ in found], conditions)
+            shown = [each._replace(explain=why) for each, why in zip(shown, explained, strict=True)]
+        about = explaining.search(db, query, conditions, "keyword", len(found))
         answer = list(hits(db, query, match, shown))
-    return tuple(answer)
+    return SearchAnswer(tuple(answer), explain=about)
 
 
 def hits(db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, found: Sequence[Found]) -> tuple[Hit, ...]:
@@ -161,6 +167,7 @@ def _hit(
         digest=body[0][0] if body else None,
         uri=DOCUMENT_URI + document_id,
         passages=None if passages is None else tuple(passages.get(n, ())),
+        explain=found.explain,
     )
 
 
@@ -350,7 +357,10 @@ def search_bytes(query: SearchQuery, answer: SearchAnswer) -> int:
     texts += chain.from_iterable(map(_hit_texts, answer.hits))
     passages = [passage for hit in answer.hits for passage in hit.passages or ()]
     texts += chain.from_iterable(map(_passage_texts, passages))
-    return ENTRY_BYTES + _PLACED_BYTES * (len(answer.hits) + len(passages)) + text_bytes(texts)
+    words = [word for hit in answer.hits if hit.explain for word in hit.explain.words]
+    texts += [each.word for each in words]
+    objects = len(answer.hits) * (1 + query.explain) + len(passages) + len(words)
+    return ENTRY_BYTES + _PLACED_BYTES * objects + text_bytes(texts)
 
 
 def found_bytes(document_id: str, found: CachedDocument | None) -> int:

@@ -22,7 +22,7 @@ from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
 from knowledge.embedding import MAX_QUERY_CHARACTERS, Embedder, Embedders, EmbeddingError, Model
 from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite import access as sees
-from knowledge.sqlite import indexing, matching, reading, schema, upgrade, vectors, writing
+from knowledge.sqlite import explaining, indexing, matching, reading, schema, upgrade, vectors, writing
 from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.sqlite.vectors import Held, Meant, Pending
 from knowledge.store import (
@@ -31,7 +31,6 @@ from knowledge.store import (
     Batch,
     Document,
     EmbeddingsDisabled,
-    Hit,
     Listed,
     SearchAnswer,
     SearchQuery,
@@ -245,22 +244,24 @@ class SqliteStore:
             meant, why = await self._meant(query, seen)
             warnings = why.warnings + warnings
             if meant is not None:
-                return SearchAnswer(await self._read(partial(self._by_meaning, query, conditions, meant)), warnings)
+                found = await self._read(partial(self._by_meaning, query, conditions, meant))
+                return replace(found, warnings=warnings)
             if not why.lasting:
-                raise _ByWords(SearchAnswer(await by_words(), warnings))
-        if query.mode == "semantic":
-            return SearchAnswer((), warnings)
-        return SearchAnswer(await by_words(), warnings)
+                raise _ByWords(replace(await by_words(), warnings=warnings))
+        if query.mode == "semantic":  # there are no vectors to compare it with
+            about = partial(explaining.search, query=query, conditions=conditions, mode=query.mode)
+            return SearchAnswer((), warnings, await self._read(about) if query.explain else None)
+        return replace(await by_words(), warnings=warnings)
 
-    async def _by_words(self, query: SearchQuery, conditions: Sequence[Condition], any_words: bool) -> tuple[Hit, ...]:
-        if not any_words:
+    async def _by_words(self, query: SearchQuery, conditions: Sequence[Condition], any_words: bool) -> SearchAnswer:
+        if not any_words and not query.explain:
             await trio.lowlevel.checkpoint()
-            return ()
+            return SearchAnswer(())
         return await self._read(partial(reading.search, query=query, conditions=conditions))
 
     def _by_meaning(
         self, query: SearchQuery, conditions: Sequence[Condition], meant: Meant, db: apsw.Connection
-    ) -> tuple[Hit, ...]:
+    ) -> SearchAnswer:
         from knowledge.sqlite import meaning, sidecar  # numpy, which most processes never need
 
         if self._vectors is None:

@@ -270,9 +270,14 @@ def test_semantic_search_without_an_embedder_is_exit_2(without_embedder):
 
 
 def test_explain_says_how_results_were_scored(filled):
-    lines = filled("search", "rust", "--explain").out.splitlines()
-    assert lines[0] == "Search: mode=keyword, 1 result"
-    assert lines[2].strip() == "scoring: 1.000"
+    lines = filled("search", "rust", "--explain", "--source", "docs", "--as-labels", "").out.splitlines()
+    assert lines[:2] == ["Search: mode=keyword, candidates: 1 by words", "Searched: 3 of 3 documents; source leaves 3"]
+    assert lines[3].strip() == "scoring: keyword=1.000, all words → 1.000"
+    assert lines[4].strip().startswith("raw: bm25=")
+    assert lines[5].strip().startswith("word: rust df=1 weight=")
+    body = filled("search", "rust", "--explain", "--json").json
+    assert body["explain"]["candidates"] == {"keyword": 1, "vector": None}
+    assert [word["df"] for word in body["results"][0]["explain"]["words"]] == [1]
 
 
 def test_explain_says_nothing_of_words_where_meaning_answered(filled):

@@ -120,7 +120,7 @@ def test_the_word_itself_ranks_above_its_other_forms(
         document(form, "" if in_title else text, text if in_title else None) for form, text in texts.items()
     ])  # fmt: skip
     writing.apply(db, batch, NOTHING_KNOWN)
-    hits = [hit.source_id for hit in reading.search(db, SearchQuery(query=asked), ())]
+    hits = [hit.source_id for hit in reading.search(db, SearchQuery(query=asked), ()).hits]
     assert hits[0] == asked
     assert sorted(hits) == sorted(texts)
     db.close()
@@ -138,8 +138,8 @@ def test_any_two_neighbours_of_a_run_of_cjk_are_found(run: str, data: st.DataObj
     db.execute(schema.SCHEMA)
     writing.apply(db, Batch(source=SOURCE, upserts=[document("it", f"{before}{run}{after} and more")]), NOTHING_KNOWN)
     for query in (run, run[at : at + 2], run[at:], run[0], run[-1], f'"{run}"'):
-        assert [hit.source_id for hit in reading.search(db, SearchQuery(query=query), ())] == ["it"], query
-    assert reading.search(db, SearchQuery(query="\u4e30\u4e31"), ()) == ()
+        assert [hit.source_id for hit in reading.search(db, SearchQuery(query=query), ()).hits] == ["it"], query
+    assert reading.search(db, SearchQuery(query="\u4e30\u4e31"), ()).hits == ()
     db.close()
 
 
@@ -209,7 +209,8 @@ def test_a_document_whose_forms_have_no_room_is_found_by_its_exact_words(monkeyp
     chunks = ("refunds", "policies", "mistakes")
     written = NewDocument(source_id="long", body="\n".join(chunks), chunks=chunks, digest="d")
     writing.apply(db, Batch(source=SOURCE, upserts=[written]), NOTHING_KNOWN)
-    hits = {query: len(reading.search(db, SearchQuery(query=query), ())) for query in ("refund", "mistakes", "mistake")}
+    answers = {query: reading.search(db, SearchQuery(query=query), ()) for query in ("refund", "mistakes", "mistake")}
+    hits = {query: len(answer.hits) for query, answer in answers.items()}
     assert hits == {"refund": 1, "mistakes": 1, "mistake": 0}
 
 

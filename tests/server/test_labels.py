@@ -138,6 +138,7 @@ CLEARED = {"type": "ref/prompt", "name": "cleared"}
 TITLES = {"type": "ref/resource", "uri": "engine://sources/{source}/{title}"}
 READS_OF_ALL: dict[str, tuple[str, str, dict[str, Any]]] = {
     "search": ("POST", "/tools/search", {"json": {"query": "word", "limit": 100, "passages": 3}}),
+    "explained search": ("POST", "/tools/search", {"json": {"query": "word", "mode": "hybrid", "explain": True}}),
     "search of the source": ("POST", "/tools/search", {"json": {"query": "word", "source": HIDDEN.partition(":")[2]}}),
     "sources": ("GET", "/tools/sources", {}),
     "sources by POST": ("POST", "/tools/sources", {"json": {}}),

@@ -1,0 +1,103 @@
+"""How a search went: what its words weigh, what its filters left, how each hit came by its score.
+
+Everything is counted among the documents that were searched, so that none of the others has an effect on it.
+"""
+
+from collections.abc import Sequence
+
+import apsw
+
+from knowledge import ranking
+from knowledge.embedding import fusion
+from knowledge.sqlite import matching
+from knowledge.sqlite.access import Condition
+from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
+from knowledge.store import Explained, ExplainedSearch, ExplainedWord, Mode, SearchQuery
+from storage.lanes import rows
+
+# The chunks that have a word are counted up to here: beyond, it says little, and counting it costs 10 ms.
+COUNTED = 5000
+
+
+class Among:
+    """What statistics are of: chunks of documents that meet all conditions, as those of others are not to be known."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self.sql = matching.allowed(conditions, f"words.rowid >> {CHUNK_BITS}")
+        self.documents = matching.allowed(conditions, "documents.n")
+        self.bindings = matching.values(conditions)
+
+
+class Words:
+    """The words of a query, as they stand in the documents that are searched."""
+
+    def __init__(self, db: apsw.Connection, match: ranking.MatchQuery, among: Among) -> None:
+        self._db, self._match = db, match
+        sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents WHERE {among.documents}"
+        self.chunks: int = rows(db, sql, among.bindings)[0][0]
+        counted = f"SELECT 1 FROM words WHERE words MATCH :term AND {among.sql} LIMIT {COUNTED}"
+        self._df: list[int] = [
+            rows(db, f"SELECT count(*) FROM ({counted})", {"term": term, **among.bindings})[0][0]
+            for term in match.required
+        ]
+
+    def of(self, document: int) -> list[fusion.Word]:
+        """Each word, and whether the document has it."""
+        inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
+        return [
+            fusion.Word(
+                df,
+                fusion.weight(df, self.chunks),
+                df > 0 and bool(rows(self._db, inside, (term, *chunk_range(document)))),
+            )
+            for term, df in zip(self._match.required, self._df, strict=True)
+        ]
+
+    def explained(self, document: int) -> tuple[ExplainedWord, ...]:
+        """The same as it is shown."""
+        return tuple(
+            ExplainedWord(term.word, each.df, round(each.weight, fusion.DIGITS), each.covered)
+            for term, each in zip(self._match.terms, self.of(document), strict=True)
+        )
+
+
+def by_words(
+    db: apsw.Connection, match: ranking.MatchQuery, found: Sequence[matching.Ranked], conditions: Sequence[Condition]
+) -> list[Explained]:
+    """What there is to say of hits that were found by words alone, in their order."""
+    words = Words(db, match, Among(conditions))
+    norms = ranking.norms([(bool(each.complete), each.rank) for each in found])
+    return [
+        Explained(
+            words=words.explained(each.n),
+            bm25=round(-each.rank, fusion.DIGITS),
+            keyword_norm=round(norm, fusion.DIGITS),
+            complete=bool(each.complete),
+        )
+        for each, norm in zip(found, norms, strict=True)
+    ]
+
+
+def search(
+    db: apsw.Connection,
+    query: SearchQuery,
+    conditions: Sequence[Condition],
+    mode: Mode,
+    keyword: int | None = None,
+    vector: int | None = None,
+) -> ExplainedSearch | None:
+    """What there is to say of the whole search; None unless the query wants it."""
+    if not query.explain:
+        return None
+    filters = [each for each in conditions if each.name]
+    seen = " AND ".join(f"({each.sql})" for each in conditions if not each.name) or "1"
+    # One pass over the documents. `total()` counts those where a condition is true: one on a missing time is NULL.
+    counts = ", ".join(f"total({each.sql})" for each in filters)
+    both = " AND ".join(f"({each.sql})" for each in filters) or "1"
+    sql = f"""
+        SELECT count(*), total({both}){", " if counts else ""}{counts}
+        FROM documents d JOIN sources s ON s.n = d.source WHERE {seen}
+    """
+    documents, searched, *left = (int(each) for each in rows(db, sql, matching.values(conditions))[0])
+    names = (each.name for each in filters)
+    return ExplainedSearch(mode, documents, searched, tuple(zip(names, left, strict=True)), keyword, vector)
