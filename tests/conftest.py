@@ -2,10 +2,13 @@
 
 import gc
 import os
+import ssl
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
+import httpcore2
 import hypothesis
 import pytest
 import structlog
@@ -48,6 +51,19 @@ def _configure_without_caches(*args: Any, **how: Any) -> None:
 
 
 _configure, structlog.configure = structlog.configure, _configure_without_caches
+
+
+@cache
+def _trusting(trust_env: bool, *_: str | None) -> ssl.SSLContext:
+    return _default_ssl_context(_trust_env=trust_env)
+
+
+def _ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
+    """Each HTTP client of a test would read the machine's certificates anew: 50 ms of CPU, for thousands of them."""
+    return _trusting(_trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+_default_ssl_context, httpcore2.default_ssl_context = httpcore2.default_ssl_context, _ssl_context
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Response as QuartResponse
 from quart import request
+from quart.routing import QuartRule
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 
@@ -226,8 +227,20 @@ class _Connection(TrioASGIHTTPConnection):
         await send_answer(response.answer, send)
 
 
+class _Rule(QuartRule):
+    """A rule for requests alone: two functions that build URLs would take 0.7 ms to compile, and nothing calls them."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        return _no_url
+
+
+def _no_url(*_: object, **__: object) -> tuple[str, str]:
+    raise RuntimeError("URLs are not made of rules")
+
+
 class _Quart(QuartTrio):
     asgi_http_class = _Connection
+    url_rule_class = _Rule  # type: ignore[assignment]  # as Quart does itself
 
 
 def _view(route: Route) -> Callable[..., Awaitable[QuartResponse]]:
