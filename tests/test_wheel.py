@@ -42,7 +42,7 @@ def test_the_wheel_has_the_program_with_its_data_and_nothing_else(built: Path) -
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     packages = {name.partition("/")[0] for name in names if ".dist-info" not in name}
     assert "tests" not in packages
-    assert [name for name in names if name.startswith("benchmarks/aims")] == []
+    assert [name for name in names if name.startswith(("benchmarks/aims", "benchmarks/quality"))] == []
     assert [name for name in names if "__pycache__" in name] == []
 
 
