@@ -6,10 +6,13 @@ from pathlib import Path
 import structlog
 import trio
 
+from control.identity import tenant_of
 from control.store import ControlStore
 from engine.config import Config
+from engine.engine import Engine
 from engine.errors import Problem
-from engine.tenant import DEFAULT_TENANT
+from engine.scheduling.background import Deferred, background
+from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.embed import embed_pending
 from knowledge.embedding import Embedders
 from knowledge.sqlite.store import open_store
@@ -22,6 +25,8 @@ log = structlog.get_logger("agents.embedding")
 # so that a tenant whose documents do not change costs nothing else.
 EVERY_S = 5.0
 AGAIN_S = 60.0
+# How long one store is embedded before the others are looked at.
+TURN_S = 15.0
 # Texts embedded at once: 8 ms of the static model, of which a thread holds the interpreter.
 BATCH = 16
 
@@ -29,53 +34,83 @@ BATCH = 16
 Stamp = tuple[tuple[int, int, int], ...]
 
 
-async def keep_embedded(config: Config, control: ControlStore, embedders: Embedders) -> None:
+async def keep_embedded(config: Config, control: ControlStore, embedders: Embedders, engine: Engine) -> None:
     """Embed what syncs write, in this process or another one. Runs until cancelled."""
     seen: dict[str, Stamp] = {}
     until: dict[str, float] = {}
     while True:
         await trio.sleep(EVERY_S)
         stamps = await trio.to_thread.run_sync(_stamps, config.db.path)
-        for tenant, stamp in stamps.items():
-            if seen.get(tenant) == stamp or until.get(tenant, 0) > trio.current_time():
+        for name, stamp in stamps.items():
+            if seen.get(name) == stamp or until.get(name, 0) > trio.current_time():
                 continue
-            if await _embed(config, control, embedders, tenant):
-                seen[tenant] = stamp  # as it was before: what is written from now on is another one
+            try:
+                done = await _embed(config, control, embedders, engine, name)
+            except Deferred:  # the next look goes on with it
+                continue
+            if done:
+                seen[name] = stamp  # as it was before: what is written from now on is another one
             else:
-                until[tenant] = trio.current_time() + AGAIN_S
+                until[name] = trio.current_time() + AGAIN_S
         for gone in seen.keys() - stamps.keys():
             del seen[gone]
 
 
-async def _embed(config: Config, control: ControlStore, embedders: Embedders, tenant: str) -> bool:
-    """Embed what is pending in the tenant's store; False where some could not be."""
+async def _embed(config: Config, control: ControlStore, embedders: Embedders, engine: Engine, name: str) -> bool:
+    """Embed what is pending in the tenant's store; False where some could not be.
+
+    Raises Deferred where the rest has to wait: its tenant is suspended or has used up its CPU time, or it is the turn
+    of the next store.
+    """
     try:
+        tenant = await _active(config, control, name)
+        if not engine.may_work(tenant):
+            raise Deferred
         room = await _room(config, control, tenant)
-        path = store_path(config.db.path, tenant)
-        async with open_store(path, readers=1, max_bytes=room) as store:
-            batch = min(BATCH, config.embedding.batch_size)
-            report = await embed_pending(store, embedders.current, batch_size=batch, rest=_rest)
+        path = store_path(config.db.path, name)
+        batch = min(BATCH, config.embedding.batch_size)
+        async with (
+            open_store(path, readers=1, max_bytes=room) as store,
+            background(engine, tenant, "embedding") as work,
+        ):
+            looked = begun = trio.current_time()
+
+            async def rest(seconds: float) -> None:
+                nonlocal looked
+                await trio.sleep(seconds)  # at least half of a core is for runs and searches
+                await work.rest()
+                if trio.current_time() > looked + EVERY_S:
+                    await _active(config, control, name)
+                    looked = trio.current_time()
+                if looked > begun + TURN_S:
+                    raise Deferred
+
+            report = await work.run(embed_pending(store, embedders.current, batch_size=batch, rest=rest))
     except (StoreError, Problem) as error:
-        log.warning("documents are not embedded", tenant=tenant, error=str(error))
+        log.warning("documents are not embedded", tenant=name, error=str(error))
         return False
     if report.error is not None:
-        log.warning("documents are not embedded", tenant=tenant, error=report.error, pending=report.pending)
+        log.warning("documents are not embedded", tenant=name, error=report.error, pending=report.pending)
     return report.error is None
 
 
-async def _rest(seconds: float) -> None:
-    """Leave at least half of a core to runs and searches."""
-    await trio.sleep(seconds)
+async def _active(config: Config, control: ControlStore, name: str) -> Tenant:
+    """The tenant. Raises Deferred for one that is suspended, Problem."""
+    if not config.tenants.enabled:
+        return Tenant(name)
+    record = await control.tenants.get(name)
+    if record.state != "active":
+        raise Deferred
+    return tenant_of(record)
 
 
-async def _room(config: Config, control: ControlStore, tenant: str) -> int | None:
+async def _room(config: Config, control: ControlStore, tenant: Tenant) -> int | None:
     """Bound on the size of the tenant's documents: its quota less the size of its published packages."""
     if not config.tenants.enabled:
         return None
-    quotas = (await control.tenants.for_runs(tenant)).quotas
-    bound = quotas.get("stored_bytes", config.tenants.quota["stored_bytes"])
+    bound = tenant.quotas.get("stored_bytes", config.tenants.quota["stored_bytes"])
     assert bound is not None
-    return max(0, int(bound) - await control.versions.stored_bytes(tenant))
+    return max(0, int(bound) - await control.versions.stored_bytes(tenant.id))
 
 
 def _stamps(path: Path) -> dict[str, Stamp]:

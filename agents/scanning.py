@@ -22,6 +22,7 @@ from engine.engine import Engine
 from engine.errors import Problem
 from engine.run import Hearers, LogLine
 from engine.tenant import Tenant
+from engine.work import WORK
 from knowledge.access import check_labels
 from knowledge.connectors import (
     Complete,
@@ -52,9 +53,16 @@ MAX_METADATA = 64 * 1024
 MAX_ITEMS = 100_000
 MAX_SCAN_BYTES = 64 * 1024 * 1024
 # Bound on a checkpoint, as JSON.
-MAX_CHECKPOINT = 64 * 1024
+MAX_CHECKPOINT = WORK["checkpoint"].max_bytes or 0
+
+# And on its values, keys included: they are counted before it is written.
+MAX_CHECKPOINT_VALUES = WORK["checkpoint"].max_values or 0
+# Of so few values it is written on the event loop; a thread would cost more.
+_FEW = 256
 
 _TOO_LARGE = f"the checkpoint is more than {MAX_CHECKPOINT:,} bytes of JSON"
+
+_TOO_MANY = f"the checkpoint has more than {MAX_CHECKPOINT_VALUES:,} values"
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
@@ -109,10 +117,9 @@ class ScriptSource:
 
     def kept(self, checkpoint: Any) -> str:
         """A checkpoint as the store keeps it, with what it depends on. Raises CallRefused."""
+        _measure(checkpoint)
         try:
             text = ""
-            if _characters(checkpoint) > MAX_CHECKPOINT:  # a text is written as a whole: 130 ms for one of 15 MB
-                raise CallRefused(_TOO_LARGE)
             for part in _ENCODER.iterencode(checkpoint):  # one that is far too large is not written to its end
                 text += part
                 if len(text) > MAX_CHECKPOINT:
@@ -120,6 +127,25 @@ class ScriptSource:
         except (ValueError, TypeError, RecursionError):
             raise CallRefused("the checkpoint cannot be written as JSON") from None
         return f"{self.settings()} {text}"
+
+    async def kept_from(self, checkpoint: Any, worked: Callable[[float], None]) -> str:
+        """As `kept`. One that is more than a mark is written in a thread: one of 10,000 values takes 8 ms."""
+
+        def work() -> tuple[str | CallRefused, float]:
+            began_s = time.thread_time()
+            try:
+                return self.kept(checkpoint), time.thread_time() - began_s
+            except CallRefused as refused:
+                return refused, time.thread_time() - began_s
+
+        if _values(checkpoint, _FEW) <= _FEW:
+            kept, cpu_s = work()
+        else:
+            kept, cpu_s = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+        worked(cpu_s)
+        if isinstance(kept, CallRefused):
+            raise kept
+        return kept
 
     def loaded(self, kept: str | None) -> Any:
         """The checkpoint, or None where there is none for these settings."""
@@ -186,7 +212,7 @@ class ScriptScan:
                 raise ConnectorError(f"connector.scan found more than a scan takes: {_TOO_MUCH}")
             if (checkpoint := answer.get("checkpoint")) is not None:
                 try:
-                    yield Reached(self.source.kept(checkpoint))
+                    yield Reached(await self.source.kept_from(checkpoint, lambda cpu_s: None))
                 except CallRefused as error:
                     raise ConnectorError(f"connector.scan: {error}") from None
             if complete:
@@ -209,8 +235,8 @@ class ScriptScan:
         self, item: Mapping[str, Any], checkpoint: Any, size: int | None, worked: Callable[[float], None]
     ) -> None:
         """Take an item. Raises CallRefused beyond the bounds of a scan, and for a checkpoint that cannot be kept."""
+        kept = None if checkpoint is None else await self.source.kept_from(checkpoint, worked)
         began_s = time.thread_time()
-        kept = None if checkpoint is None else self.source.kept(checkpoint)
         self._count += 1
         self._bytes += size or sum(len(value) for value in item.values() if isinstance(value, str))
         if self._bytes > MAX_SCAN_BYTES or self._count > MAX_ITEMS:
@@ -246,19 +272,37 @@ class ScriptScan:
         return found if checkpoint is None else [*found, Reached(checkpoint)]
 
 
-def _characters(value: object) -> int:
-    """The characters of all texts in a decoded value, counted until they are too many for a checkpoint."""
-    count, left = 0, [value]
-    while left and count <= MAX_CHECKPOINT:
+def _measure(checkpoint: object) -> None:
+    """Raises CallRefused for what is too much for a checkpoint, counted until it is."""
+    values, characters, left = 0, 0, [checkpoint]
+    while left:
+        values += 1
         match left.pop():
             case str() as text:
-                count += len(text)
+                characters += len(text)
             case list() as items:
                 left += items
             case dict() as fields:
                 left += fields
                 left += fields.values()
-    return count
+        if characters > MAX_CHECKPOINT:  # a text is written as a whole: 130 ms for one of 15 MB
+            raise CallRefused(_TOO_LARGE)
+        if values + len(left) > MAX_CHECKPOINT_VALUES:
+            raise CallRefused(_TOO_MANY)
+
+
+def _values(value: object, most: int) -> int:
+    """The values of a checkpoint, keys included, counted until there are more than `most`."""
+    count, left = 0, [value]
+    while left and count + len(left) <= most:
+        count += 1
+        match left.pop():
+            case list() as items:
+                left += items
+            case dict() as fields:
+                left += fields
+                left += fields.values()
+    return count + len(left)
 
 
 def _listed(answer: object) -> list[Any]:

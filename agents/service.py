@@ -289,6 +289,6 @@ async def open_service(
                 service.warnings += (lost,)
             nursery.start_soon(service.usage.keep)
             if made is not None:
-                nursery.start_soon(keep_embedded, config, control, made)
+                nursery.start_soon(keep_embedded, config, control, made, engine)
             yield service
             nursery.cancel_scope.cancel()

@@ -1,17 +1,17 @@
 """Synchronisation while serving: by the period of a source, when its files change, and on request.
 
-A sync is work of its tenant that can wait: its CPU time is charged to the tenant, and between two pieces of it (a
-document, a batch) it pauses for as long as runs of other tenants wait for a slot.
+A sync is work of its tenant that can wait (`engine.scheduling.background`). Sources of a tenant that is suspended or
+deleted are left alone until it is there again.
 """
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 import trio
@@ -24,11 +24,12 @@ from engine.engine import Engine
 from engine.errors import Code, Problem
 from engine.extraction import open_extractor
 from engine.run import new_run_id
+from engine.scheduling.background import Deferred, background, quota_left
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError
 from knowledge.extraction import Extractor
-from knowledge.sqlite.store import SqliteStore, open_store
+from knowledge.sqlite.store import SqliteStore, already_runs, is_locked, open_store
 from knowledge.store import StoreError, SyncRunning
 from knowledge.stores import Stores, store_path
 from knowledge.sync import SyncReport
@@ -37,18 +38,15 @@ from knowledge.times import format_time
 
 log = structlog.get_logger("agents.syncing")
 
-# Syncs of all tenants side by side; further ones wait.
+# Syncs of all tenants side by side, whatever began them; further ones wait.
 AT_ONCE = 4
+# How often tenants are looked up that were created, changed, suspended, resumed or deleted.
+TENANTS_S = 5.0
 # Each pause between two syncs is longer by up to this share of the period, so that sources do not fall into step.
 JITTER = 0.1
 # After failures in a row the period doubles, up to this many times, and never beyond a day.
 BACK_OFF = 6
 LONGEST_S = 86_400.0
-# How long one piece of work waits for runs of others at most: under permanent load, a sync still ends.
-YIELD_S = 5.0
-_LOOK_S = 0.005
-# While its tenant has used up its CPU time, a sync looks this often whether there is some again.
-_QUOTA_LOOK_S = 0.25
 # Changes of files within this time are one: an editor writes a file in several steps.
 _BURST_MS = 200
 _STEP_MS = 50
@@ -59,14 +57,40 @@ _WATCH_AGAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SyncRun:
-    """One synchronisation under way."""
+    """One synchronisation under way, or `queued`: it begins when another one ends."""
 
     id: str
     source: str
     started_at: str
+    state: Literal["running", "queued"] = "running"
 
     def as_json(self) -> dict[str, Any]:
-        return {"id": self.id, "source": self.source, "started_at": self.started_at, "state": "running"}
+        return {"id": self.id, "source": self.source, "started_at": self.started_at, "state": self.state}
+
+
+@dataclass(slots=True)
+class _Place:
+    """One of the places for syncs, held in a block."""
+
+    places: trio.Semaphore
+    held: bool = False
+
+    async def __aenter__(self) -> "_Place":
+        await self.places.acquire()
+        self.held = True
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.held:
+            self.places.release()
+
+    async def lent(self, wait: Awaitable[None]) -> None:
+        """Wait with the place free for another sync."""
+        self.held = False
+        self.places.release()
+        await wait
+        await self.places.acquire()
+        self.held = True
 
 
 @dataclass(slots=True)
@@ -81,6 +105,10 @@ class Syncs:
     _nursery: trio.Nursery | None = None
     _extractor: Extractor | None = None
     _places: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(AT_ONCE))
+    # Syncs of this process, by tenant and label, also those that wait for a place. The event is set at the end.
+    _syncing: dict[tuple[str, str], trio.Event] = field(default_factory=dict)
+    # The tenants whose sources are synchronised by themselves, as they were at the last look.
+    _present: dict[str, Tenant] = field(default_factory=dict)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -130,32 +158,69 @@ class Syncs:
         run = SyncRun(new_run_id(), label, format_time(self.now()))
         begun = False
 
-        def on_begin() -> None:
+        def begin(run: SyncRun) -> None:
             nonlocal begun
-            begun = True
-            task_status.started(run)
+            if not begun:
+                begun = True
+                task_status.started(run)
 
         try:
-            await self._sync(tenant, label, on_begin)
-        except (ConfigError, StoreError):
-            if not begun:  # raised to the caller of `begin`; later, the log has it
+            with self._marked(tenant, label):
+                path = store_path(self.loaded.config.db.path, tenant.id)
+                if await trio.to_thread.run_sync(is_locked, path, label):  # by another process
+                    raise SyncRunning(already_runs(label))
+                if not self._places.value or not self.engine.may_work(tenant):
+                    begin(replace(run, state="queued"))
+                async with _Place(self._places) as place:
+                    await self._sync(tenant, label, place, partial(begin, run))
+        except (ConfigError, StoreError) as error:
+            if not begun:  # raised to the caller of `begin`
                 raise
+            log.warning("a sync failed", source=label, tenant=tenant.id, reason=str(error))
 
-    async def _sync(self, tenant: Tenant, label: str, on_begin: Callable[[], None] | None = None) -> bool:
-        """One sync; returns whether it succeeded. Raises ConfigError, StoreError (SyncRunning)."""
+    @contextmanager
+    def _marked(self, tenant: Tenant, label: str) -> Iterator[None]:
+        """While a sync of the source waits or runs in this process. Raises SyncRunning while another one does."""
+        key = (tenant.id, label)
+        if key in self._syncing:  # known without a look at the store, however often it is asked for
+            raise SyncRunning(already_runs(label))
+        self._syncing[key] = trio.Event()
+        try:
+            yield
+        finally:
+            self._syncing.pop(key).set()
+
+    async def _sync(
+        self, tenant: Tenant, label: str, place: _Place, on_begin: Callable[[], None] | None = None
+    ) -> bool:
+        """One sync; returns whether it succeeded. Raises ConfigError, StoreError (SyncRunning).
+
+        While its tenant has used up its CPU time, it waits, and others have its place.
+        """
         config = self.loaded.config
         assert self._extractor is not None
+        if not self.engine.may_work(tenant):
+            await place.lent(quota_left(self.engine, tenant))
         source = sources.connector(config, label, self.engine, tenant, self._extractor)
-        async with self._store(tenant) as store:
+        async with self._store(tenant) as store, background(self.engine, tenant, f"sync:{label}") as work:
+
+            async def pace() -> None:
+                try:
+                    await work.rest()
+                except Deferred:
+                    await place.lent(quota_left(self.engine, tenant))
+
             try:
-                report = await sync_source(
-                    store,
-                    label,
-                    source,
-                    max_tokens=config.chunking.max_tokens,
-                    overlap_tokens=config.chunking.overlap_tokens,
-                    pace=partial(self._pace, tenant),
-                    on_begin=on_begin,
+                report = await work.run(
+                    sync_source(
+                        store,
+                        label,
+                        source,
+                        max_tokens=config.chunking.max_tokens,
+                        overlap_tokens=config.chunking.overlap_tokens,
+                        pace=pace,
+                        on_begin=on_begin,
+                    )
                 )
             except SyncRunning:
                 raise
@@ -184,52 +249,61 @@ class Syncs:
         ) as store:  # fmt: skip
             yield store
 
-    async def _pace(self, tenant: Tenant, cpu_s: float) -> None:
-        """After a piece of work: charge it, and wait while others have the better claim to the processor."""
-        engine = self.engine
-        engine.charge(tenant, cpu_s)
-        if engine.computing:  # at most every other moment is a sync's
-            await trio.sleep(cpu_s)
-        with trio.move_on_after(YIELD_S):
-            while engine.others_wait(tenant):  # noqa: ASYNC110 - the scheduler is pure, and tells no one
-                await trio.sleep(_LOOK_S)
-        while not engine.may_work(tenant):  # noqa: ASYNC110 - a quota refills with time
-            await trio.sleep(_QUOTA_LOOK_S)
-
     # ---- by period, and when files change
 
     async def _schedule(self) -> None:
+        """Run what sources of each tenant want by themselves, for as long as the tenant is there and active."""
         connectors = self.loaded.config.connectors
+        if not any(_by_itself(connectors.entry(label)) for label in connectors.all_labels()):
+            return
+        scopes: dict[str, trio.CancelScope] = {}
         async with trio.open_nursery() as nursery:
-            for tenant in await self._tenants():
-                every = connectors.every(tenant.id)
-                for label in connectors.labels(tenant.id):
-                    watched = getattr(connectors.entry(label), "watch", False)
-                    if label in every:
-                        nursery.start_soon(self._repeat, tenant, label, every[label])
-                    if watched:
-                        nursery.start_soon(self._watch, tenant, label, connectors.entry(label).root)
+            while True:
+                self._present = await self._tenants()
+                for name in scopes.keys() - self._present.keys():
+                    scopes.pop(name).cancel()
+                for name in self._present.keys() - scopes.keys():
+                    scopes[name] = trio.CancelScope()
+                    nursery.start_soon(self._keep, name, scopes[name])
+                if not self.loaded.config.tenants.enabled:
+                    return
+                await trio.sleep(TENANTS_S)
 
-    async def _tenants(self) -> list[Tenant]:
-        """The tenants that own sources: all that there are for `*`, those that are named, and `default`."""
+    def _tenant(self, name: str) -> Tenant:
+        """The tenant as it was at the last look. A task of one that is gone may compute until it is cancelled."""
+        return self._present.get(name) or Tenant(name)
+
+    async def _keep(self, name: str, scope: trio.CancelScope) -> None:
+        """Keep one tenant's sources up to date."""
+        connectors = self.loaded.config.connectors
+        every = connectors.every(name)
+        with scope:
+            async with trio.open_nursery() as nursery:
+                for label in connectors.labels(name):
+                    if label in every:
+                        nursery.start_soon(self._repeat, name, label, every[label])
+                    if getattr(connectors.entry(label), "watch", False):
+                        nursery.start_soon(self._watch, name, label, connectors.entry(label).root)
+
+    async def _tenants(self) -> dict[str, Tenant]:
+        """The active tenants, by name; those of before where that is not known now."""
         if not self.loaded.config.tenants.enabled:
-            return [DEFAULT_TENANT]
+            return {DEFAULT_TENANT.id: DEFAULT_TENANT}
         try:
             records = await self.control.tenants.all()
         except Problem as problem:
-            log.warning("sources of tenants are not synchronised", reason=problem.message)
-            return [DEFAULT_TENANT]
-        tenants = {record.name: tenant_of(record) for record in records if record.state == "active"}
-        return list({DEFAULT_TENANT.id: DEFAULT_TENANT, **tenants}.values())
+            log.warning("sources of tenants are synchronised as before", reason=problem.message)
+            return self._present or {DEFAULT_TENANT.id: DEFAULT_TENANT}
+        return {record.name: tenant_of(record) for record in records if record.state == "active"}
 
-    async def _repeat(self, tenant: Tenant, label: str, every_s: float) -> None:
+    async def _repeat(self, name: str, label: str, every_s: float) -> None:
         """Sync at once if that is due, then again and again. Time is counted from the end of the last one."""
         failures = 0
-        wait_s = await self._due_in(tenant, label, every_s)
+        wait_s = await self._due_in(self._tenant(name), label, every_s)
         while True:
-            await self._plan(tenant, label, wait_s)
+            await self._plan(self._tenant(name), label, wait_s)
             await trio.sleep(wait_s)
-            failures = 0 if await self._tried(tenant, label) else failures + 1
+            failures = failures + 1 if await self._tried(self._tenant(name), label) is False else 0
             wait_s = pause_s(every_s, failures)
 
     async def _due_in(self, tenant: Tenant, label: str, every_s: float) -> float:
@@ -248,18 +322,19 @@ class Syncs:
             async with self._store(tenant) as store:
                 await store.plan(label, format_time(self.now() + timedelta(seconds=wait_s)))
 
-    async def _tried(self, tenant: Tenant, label: str) -> bool:
-        """One sync that nobody asked for; returns whether it succeeded, or another process did it."""
-        async with self._places:
-            try:
-                return await self._sync(tenant, label)
-            except SyncRunning:
-                return True
-            except (ConfigError, StoreError) as error:
-                log.warning("a sync failed", source=label, tenant=tenant.id, reason=str(error))
-                return False
+    async def _tried(self, tenant: Tenant, label: str) -> bool | None:
+        """One sync that no client asked for; returns whether it succeeded, None where another one was under way."""
+        try:
+            with self._marked(tenant, label):
+                async with _Place(self._places) as place:
+                    return await self._sync(tenant, label, place)
+        except SyncRunning:
+            return None
+        except (ConfigError, StoreError) as error:
+            log.warning("a sync failed", source=label, tenant=tenant.id, reason=str(error))
+            return False
 
-    async def _watch(self, tenant: Tenant, label: str, root: Path) -> None:
+    async def _watch(self, name: str, label: str, root: Path) -> None:
         """Sync at once, and whenever something below the folder changes.
 
         Where the kernel gives no more notifications (their number is limited), the folder is polled.
@@ -274,25 +349,39 @@ class Syncs:
             nursery.start_soon(_set_at_the_end, stop)
             while True:
                 try:
-                    await self._follow(tenant, label, awatch(
+                    await self._follow(name, label, awatch(
                         root, watch_filter=None, debounce=_BURST_MS, step=_STEP_MS, stop_event=stop,
                         rust_timeout=_LOOK_MS, yield_on_timeout=True, force_polling=poll,
                     ))  # fmt: skip
                 except* (OSError, WatchfilesRustInternalError) as errors:
                     poll = not poll
                     log.warning(
-                        "a folder cannot be watched", source=label, tenant=tenant.id,
+                        "a folder cannot be watched", source=label, tenant=name,
                         reason=str(errors.exceptions[0]), instead="it is polled" if poll else "tried again",
                     )  # fmt: skip
                 await trio.sleep(_WATCH_AGAIN_S)
 
-    async def _follow(self, tenant: Tenant, label: str, changes: AsyncGenerator[Collection[object]]) -> None:
+    async def _follow(self, name: str, label: str, changes: AsyncGenerator[Collection[object]]) -> None:
         synced = False
         async with aclosing(changes):
             async for changed in changes:  # what changes while a sync runs is in the next answer
                 if changed or not synced:
                     synced = True  # one that fails is tried again at the next change, and by its period
-                    await self._tried(tenant, label)
+                    while await self._tried(self._tenant(name), label) is None:
+                        # The one under way may have read the folder before the change.
+                        await self._over(name, label)
+
+    async def _over(self, name: str, label: str) -> None:
+        """Wait for the end of the sync under way; of one of another process, for a while."""
+        if (end := self._syncing.get((name, label))) is not None:
+            await end.wait()
+        else:
+            await trio.sleep(_WATCH_AGAIN_S)
+
+
+def _by_itself(entry: Any) -> bool:
+    """Whether a server synchronises a source with this entry without being asked."""
+    return bool(getattr(entry, "every", None) or getattr(entry, "watch", False))
 
 
 def pause_s(every_s: float, failures: int) -> float:

@@ -210,8 +210,13 @@ class Engine:
             self.loop.worked(tenant.id, took_s)
             ledger.cpu(tenant.id, quotas, took_s, trio.current_time())
 
-    def charge(self, tenant: Tenant, cpu_s: float) -> None:
-        """Charge a tenant for CPU time that the supervisor used for it, even beyond its quota."""
+    def charge(self, tenant: Tenant, cpu_s: float, work: str | None = None) -> None:
+        """Charge a tenant for CPU time that the supervisor used for it, even beyond its quota.
+
+        With `work`, the name of what was done, it is a row of the tenant's usage.
+        """
+        if work is not None:
+            self.book.worked(tenant.id, work, cpu_s)
         if self._ledger is not None:
             self._ledger.cpu(tenant.id, self.quotas_for(tenant), cpu_s, trio.current_time())
 

@@ -35,6 +35,7 @@ from sandbox.wire.frame import HEADER_BYTES
 from sandbox.wire.layers import REQUIRED
 from sandbox.wire.limits import MIB
 from sandbox.wire.messages import LayerReport, Ready
+from storage.metering import spent
 
 log = structlog.get_logger("engine.extraction")
 
@@ -161,6 +162,7 @@ class Extractor:
                 child.signal(signal.SIGKILL)
                 with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
                     await child.ended.wait()
+                spent(child.cpu_s)
                 child.close()
                 self._used_at = trio.current_time()
 

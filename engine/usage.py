@@ -1,7 +1,8 @@
 """The cost of runs, summed by tenant, agent, key and day. Pure; whole numbers, so that sums are exact.
 
 Every run counts once, whatever its outcome: also one that was cancelled, refused before its start, or nested in another
-run. The CPU time and calls of a nested run are counted for itself, not for its caller.
+run. The CPU time and calls of a nested run are counted for itself, not for its caller. Work of the engine for a tenant
+that is no run, such as a synchronisation, counts with its CPU time only.
 """
 
 import csv
@@ -18,8 +19,8 @@ from sandbox.wire.outcome import Outcome
 
 
 class Account(NamedTuple):
-    """The key of a sum. `agent` is `agent:NAME` or `tool:NAME`, with `@VERSION` if it was published; `key` is the API
-    key's id (empty without keys), `day` a date in UTC.
+    """The key of a sum. `agent` is `agent:NAME` or `tool:NAME`, with `@VERSION` if it was published; for work without
+    a run `sync:SOURCE` or `embedding`. `key` is the API key's id (empty without keys), `day` a date in UTC.
     """
 
     tenant: str
@@ -108,6 +109,11 @@ class Book:
         self._sums(Account(tenant.id, f"{request.root}:{request.label}", tenant.key or "", self._today())).count(
             outcome, usage
         )
+
+    def worked(self, tenant: str, work: str, cpu_s: float) -> None:
+        """The engine has worked for a tenant without a run: `work` is in the place of an agent."""
+        if cpu_us := _us(cpu_s):
+            self._sums(Account(tenant, work, "", self._today())).cpu_us += cpu_us
 
     def _today(self) -> str:
         now = self._now()

@@ -135,7 +135,17 @@ WORK: dict[str, WorkSpec] = {
         WorkSpec(
             "document", "the text that an extractor found in a file is decoded and checked",
             MAX_TEXT_BYTES, MAX_PAGES, "sandbox/wire/extraction.py; a title of 2 KiB; in pieces of 64 KiB",
-            "the operator, whose sources these are",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
+            "emitted item", "an item that a connector's script emits is checked, and cut for the store",
+            64 * 1024 * 1024, 50_000, "max_extract_bytes of one, 64 MiB and 100,000 items of a scan; "
+            "metadata_json 64 KiB (agents/scanning.py)", "the run's CPU seconds; cutting: the tenant's",
+        ),
+        WorkSpec(
+            "checkpoint", "the checkpoint of a connector's scan is written as JSON",
+            64 * 1024, 10_000, "agents/scanning.py; values counted before; in a thread beyond 256 of them",
+            "the run's CPU seconds",
         ),
         WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",

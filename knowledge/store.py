@@ -345,12 +345,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a batch did, in documents and in chunks written, and the CPU time that writing it took."""
+    """What a batch did, in documents and in chunks written."""
 
     upserted: int
     deleted: int
     chunks: int
-    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

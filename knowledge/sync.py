@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, suppress
@@ -45,6 +44,7 @@ from knowledge.store import (
     WritableStore,
 )
 from knowledge.times import canonical_time, format_time
+from storage.metering import in_thread
 
 T = TypeVar("T")
 
@@ -55,6 +55,9 @@ BATCH_CHARACTERS = 4 * 1024 * 1024
 
 # Skipped items that a report lists; further ones are counted.
 MAX_REPORTED = 1000
+
+# Entries of a list that are taken between two pauses: 1 ms.
+_LISTED_AT_ONCE = 1_000
 
 # Texts longer than this are cut into chunks in a thread; a thread costs more than cutting a shorter one.
 _THREAD_CHARACTERS = 16 * 1024
@@ -119,7 +122,7 @@ async def sync(
     on_progress: Callable[[SyncProgress], None] | None = None,
     max_tokens: int = 700,
     overlap_tokens: int = 0,
-    pace: Callable[[float], Awaitable[None]] | None = None,
+    pace: Callable[[], Awaitable[None]] | None = None,
     on_begin: Callable[[], None] | None = None,
 ) -> SyncReport:
     """Synchronise the source `label` (`TYPE:NAME`) with `store`; one sync of a label at a time.
@@ -131,7 +134,7 @@ async def sync(
     was given or the connector lists a part of its source only.
 
     `on_begin` is called when no other sync of this label can run any more. `pace` is awaited between two pieces of
-    work, with the CPU seconds that the last one took; it may wait.
+    work; it may wait.
 
     A connector that streams is stored while it is read, from its checkpoint on (`full`: from the beginning). A
     checkpoint is kept with or after everything that came before it; none is kept beyond an item that `since`, `until`,
@@ -181,7 +184,7 @@ async def sync(
     return report
 
 
-async def _no_pause(cpu_s: float) -> None:
+async def _no_pause() -> None:
     pass
 
 
@@ -204,7 +207,7 @@ class _Sync:
     window: tuple[str | None, str | None]
     limit: int | None
     report: SyncReport
-    pace: Callable[[float], Awaitable[None]]
+    pace: Callable[[], Awaitable[None]]
     stored: dict[str, Stored] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     hidden_below: list[str] = field(default_factory=list)
@@ -268,6 +271,8 @@ class _Sync:
                 self.report.skip(entry.source_id, "listed twice; the first was taken")
             else:
                 found[entry.source_id] = entry
+            if len(found) % _LISTED_AT_ONCE == 0:
+                await self.pace()
         self.tell("discovering", len(found), None)
         return dict(sorted(found.items()))
 
@@ -381,10 +386,10 @@ class _Sync:
             updated_at = None if item.updated_at is None else canonical_time(item.updated_at)
             made = partial(self.made, found.source_id, item)
             if len(item.body) > _THREAD_CHARACTERS:
-                digest, chunks, cpu_s = await trio.to_thread.run_sync(made, abandon_on_cancel=True)
+                digest, chunks = await in_thread(made, abandon_on_cancel=True)
             else:
-                digest, chunks, cpu_s = made()
-            await self.pace(cpu_s)
+                digest, chunks = made()
+            await self.pace()
             if len(chunks) > MAX_CHUNKS or len(item.body) > MAX_BODY_CHARACTERS:
                 raise Unreadable("too large for the store")
         except ConnectorError as error:
@@ -412,11 +417,9 @@ class _Sync:
             access=item.access,
         )
 
-    def made(self, source_id: str, item: Item) -> tuple[str, list[str], float]:
-        """An item's digest and chunks, and the CPU time that they took."""
-        began_s = time.thread_time()
-        digest, chunks = _digest(source_id, item, self.chunking), _cut(self.cut, item)
-        return digest, chunks, time.thread_time() - began_s
+    def made(self, source_id: str, item: Item) -> tuple[str, list[str]]:
+        """An item's digest and chunks."""
+        return _digest(source_id, item, self.chunking), _cut(self.cut, item)
 
     def hide(self, entry: Skipped) -> None:
         self.report.skip(entry.source_id, entry.reason)
@@ -455,7 +458,8 @@ class _Sync:
         mark = self.report.mark(at=at, checkpoint=self.checkpoint) if at or self.checkpoint else None
         batch = Batch(source=self.label, upserts=self.upserts, versions=self.versions, deletes=self.deletes, mark=mark)
         if not self.dry_run:
-            await self.pace((await self.store.apply(batch)).cpu_s)
+            await self.store.apply(batch)
+            await self.pace()
         self.upserts, self.versions, self.deletes, self.pending = [], {}, [], set()
         self.batch_characters, self.checkpoint = 0, None
 

@@ -14,6 +14,8 @@ import apsw
 import apsw.aio
 import trio
 
+from storage.metering import counting
+
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ class Lane:
             # trio reports a deadline around the call, as a cancellation. apsw's thread may notice it first, and would
             # then raise TooSlowError instead.
             with _setting(apsw.aio.deadline, math.inf):
-                answer: T = await self.connection.async_run(_noting_errno, work, self.connection)
+                answer: T = await self.connection.async_run(counting(_noting_errno), work, self.connection)
                 return answer
         finally:
             self.waiting -= 1

@@ -303,6 +303,10 @@ class Connectors(Model):
             if {tenant, "*"} & set(entry.tenants or ("default",))
         )
 
+    def all_labels(self) -> tuple[str, ...]:
+        """The connectors of all tenants as `TYPE:NAME`."""
+        return tuple(f"{kind}:{name}" for kind in type(self).model_fields for name in getattr(self, kind))
+
     def problems(self, tenant: str = "default") -> dict[str, str | None]:
         """The tenant's labels, each with why it cannot be used, or None. Its store lists them with its sources."""
         return {label: unsupported_connector(label.partition(":")[0]) for label in self.labels(tenant)}

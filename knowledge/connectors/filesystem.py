@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-import trio
-
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
 from knowledge.extraction import TEXT_ONLY, Extracted, Extractor
 from knowledge.textfiles import DEFAULT_INCLUDE, DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of, too_large
 from knowledge.times import from_timestamp
+from storage.metering import in_thread
 
 # A file that changed this shortly before the scan may change again with the same times: kernels stamp files by a coarse
 # clock (and some filesystems by whole seconds). The version of such a file is not trusted.
@@ -53,13 +52,13 @@ class FilesystemConnector:
     async def scan(self) -> AsyncIterator[Found | Skipped]:
         """Every matching file, sorted by path."""
         # Abandoned when cancelled: listing changes nothing, and a network filesystem may be slow.
-        entries = await trio.to_thread.run_sync(lambda: list(self._walk()), abandon_on_cancel=True)
+        entries = await in_thread(lambda: list(self._walk()), abandon_on_cancel=True)
         for entry in sorted(entries, key=lambda entry: entry.source_id):
             yield entry
 
     async def read(self, found: Found) -> Item:
         """One file's text. Raises Unreadable when it is gone, too large, has no text, or is no regular file."""
-        text, info = await trio.to_thread.run_sync(self._read, found.source_id, abandon_on_cancel=True)
+        text, info = await in_thread(self._read, found.source_id, abandon_on_cancel=True)
         if isinstance(text, bytes):
             text = await self._extractor.extract(found.source_id, text)
         changed = from_timestamp(info.st_mtime)

@@ -28,6 +28,7 @@ from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadabl
 from knowledge.extraction import TEXT_ONLY, Extractor
 from knowledge.textfiles import DEFAULT_INCLUDE, DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of, too_large
 from knowledge.times import from_timestamp
+from storage.metering import has_ended, in_thread, reaped
 
 # Bound on the files of a commit: trees that contain one another can list 10**10 paths from a few kilobytes.
 _MAX_FILES = 1_000_000
@@ -319,7 +320,7 @@ class _Clone:
             raise ConnectorError("git cannot fetch it") from None
 
     async def _create(self) -> None:
-        await trio.to_thread.run_sync(self._remove)
+        await in_thread(self._remove)
         for name in ("clone", "view"):  # the last one made is the mark of a complete one
             making = self.folder / f"{name}.making"
             await self._git("init", "--quiet", "--bare", "--template=", "--", str(making))
@@ -414,7 +415,7 @@ class _Clone:
     async def _download_again(self, commit: str) -> bool:
         """Download the newest commit in whole. Returns whether it still is this one."""
         again = self.folder / "again"
-        await trio.to_thread.run_sync(lambda: shutil.rmtree(again, ignore_errors=True))
+        await in_thread(lambda: shutil.rmtree(again, ignore_errors=True))
         try:
             await self._git("init", "--quiet", "--bare", "--template=", "--", str(again))
             await self._git("remote", "add", "origin", self.address, repository=again)
@@ -528,7 +529,7 @@ class _Clone:
                 nursery.start_soon(feed, process.stdin)
                 nursery.start_soon(collect, process.stdout, out, None)
                 nursery.start_soon(collect, process.stderr, errors, _ERRORS_KEPT)
-            return await process.wait(), bytes(out), errors.decode(errors="replace")
+            return await reaped(process), bytes(out), errors.decode(errors="replace")
 
     @asynccontextmanager
     async def _reading(self, *args: str) -> AsyncIterator[AsyncGenerator[bytes]]:
@@ -574,11 +575,11 @@ class _Clone:
         try:
             yield process
         finally:
-            if process.returncode is None:
+            if not has_ended(process):
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             with trio.CancelScope(shield=True):
-                await process.wait()
+                await reaped(process)
                 for pipe in (process.stdin, process.stdout, process.stderr):
                     if pipe is not None:
                         await pipe.aclose()
@@ -627,7 +628,7 @@ async def _split(process: trio.Process) -> AsyncGenerator[bytes]:
             yield token
     if rest.strip():
         yield rest
-    if await process.wait():
+    if await reaped(process):
         raise ConnectorError("its clone cannot be read; remove its folder in cache_dir")
 
 

@@ -22,6 +22,7 @@ from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadabl
 from knowledge.extraction import TEXT_ONLY, Extractor
 from knowledge.textfiles import DEFAULT_INCLUDE, DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of, too_large
 from knowledge.times import from_timestamp
+from storage.metering import in_thread
 
 # Bounds on a listing: an endpoint can list for ever. A page has at most 1,000 keys of 1,024 bytes, three times as many
 # once they are escaped.
@@ -210,7 +211,7 @@ class _Objects:
         if self._extractor.takes(key, data):
             text = await self._extractor.extract(key, data)
         else:
-            text = await trio.to_thread.run_sync(text_of, key, data)
+            text = await in_thread(text_of, key, data)
         etag = str(answer.get("ETag", "")).strip('"')
         return Item(
             body=text.body,
@@ -416,7 +417,7 @@ async def _in_thread(function: Callable[..., _Result], *args: object) -> _Result
     """The function's result, from a thread. Raises ConnectorError when it takes too long."""
     with trio.move_on_after(_REQUEST_S):
         # Abandoned when cancelled: nothing is changed, and its bounds end it.
-        return await trio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True)
+        return await in_thread(partial(function, *args), abandon_on_cancel=True)
     raise ConnectorError(f"its server takes longer than {_REQUEST_S} s for an answer")
 
 

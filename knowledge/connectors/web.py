@@ -28,6 +28,7 @@ from knowledge.extraction import TEXT_ONLY, Extracted, Extractor
 from knowledge.fetching import Fetched, Fetcher, FetchFailed, Fetching
 from knowledge.textfiles import DEFAULT_MAX_BYTES, Globs, GlobStyle, text_of
 from knowledge.times import canonical_time, format_time
+from storage.metering import in_thread
 
 # Tries of a request that may succeed later, and the pause before the second; the third waits twice as long.
 _TRIES = 3
@@ -256,7 +257,7 @@ class _Crawl:
 
     async def read(self, found: Found) -> Item:
         """One page's text. Raises Unreadable when it has none, or says that it is not for an index."""
-        data, content_type = await trio.to_thread.run_sync(self._spool.kept, found.source_id)
+        data, content_type = await in_thread(self._spool.kept, found.source_id)
         text = await self._text(found.source_id, content_type, data)
         return Item(
             body=text.body,
@@ -276,7 +277,7 @@ class _Crawl:
             name += ".md"
         elif not content_type.startswith("text/") or content_type in _HTML:
             raise Unreadable(f"of the type {content_type[:80]!r}")
-        return await trio.to_thread.run_sync(text_of, name, data)
+        return await in_thread(text_of, name, data)
 
     def _check(self, found: int, until: float) -> None:
         if found >= self._bounds.pages:
@@ -349,7 +350,7 @@ class _Crawl:
         if self._sitemaps > _SITEMAPS:
             raise Unreadable(f"more than {_SITEMAPS} sitemaps")
         try:
-            found = await trio.to_thread.run_sync(_sitemap, body, abandon_on_cancel=True)
+            found = await in_thread(_sitemap, body, abandon_on_cancel=True)
         except ValueError as error:
             self._partial = True
             raise Unreadable(f"its sitemap cannot be read: {error}") from None
@@ -402,7 +403,7 @@ class _Crawl:
         if url in self._named:
             return []  # another address redirects to it, too
         self._named.add(url)
-        digest = await trio.to_thread.run_sync(self._spool.keep, url, answer.body, kind)
+        digest = await in_thread(self._spool.keep, url, answer.body, kind)
         return self._found(url, answer, _version(answer, digest), wanted.changed)
 
     def _found(self, url: str, answer: Fetched, version: str, listed: str | None = None) -> list[Found | Skipped]:
@@ -439,7 +440,7 @@ class _Crawl:
 
 async def _listed(links: Iterator[str]) -> list[str]:
     """The links, found in a thread; of too many the first."""
-    return await trio.to_thread.run_sync(lambda: list(islice(links, _LINKS)), abandon_on_cancel=True)
+    return await in_thread(lambda: list(islice(links, _LINKS)), abandon_on_cancel=True)
 
 
 # ---- requests -----------------------------------------------------------------------------------------------------
@@ -471,7 +472,7 @@ class _Client:
             raise FetchFailed(site.closed)
         if site.rules is not None:
             allowed = partial(site.rules.can_fetch, url, self.agent)
-            if not await trio.to_thread.run_sync(allowed, abandon_on_cancel=True):
+            if not await in_thread(allowed, abandon_on_cancel=True):
                 raise Unreadable("its site forbids it to robots (robots.txt)")
         return await self._asked(site, url, headers, max_bytes)
 
@@ -530,7 +531,7 @@ class _Client:
             return site
         if answer.status == 200:
             try:
-                site.rules = await trio.to_thread.run_sync(_rules, answer.body, abandon_on_cancel=True)
+                site.rules = await in_thread(_rules, answer.body, abandon_on_cancel=True)
             except ValueError as error:
                 site.closed = f"its robots.txt cannot be read: {error}"
                 return site

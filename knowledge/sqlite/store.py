@@ -1,11 +1,9 @@
 """The store in one SQLite file: documents, and their chunks in an FTS5 index, changed together in one transaction."""
 
 import copy
-import hashlib
 import json
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +37,7 @@ from knowledge.store import (
     Stored,
     StoreError,
     StoreStats,
+    SyncRunning,
 )
 from storage.answers import Answers
 from storage.faults import Fault, Named, answer_text, fault_of, opening_text
@@ -126,6 +125,28 @@ async def open_store(
         yield SqliteStore(
             file, writer, tuple(lanes), configured or {}, max_bytes, watch, access, every, embedders, settings
         )
+
+
+def already_runs(source: str) -> str:
+    """The text of SyncRunning."""
+    return f"another sync of {source} is running; wait for it to end"
+
+
+def is_locked(path: str | os.PathLike[str], source: str) -> bool:
+    """Whether any process synchronises the source into the store at `path`, which is not opened.
+
+    The kernel releases the lock of a process that is killed. Blocks for three system calls.
+    """
+    lock = writing.lock_path(Path(os.path.realpath(path)), source)
+    if not lock.exists():
+        return False
+    try:
+        os.close(writing.lock_file(lock, f"sync of {source}"))
+    except SyncRunning:
+        return True
+    except StoreError:  # the sync itself will say why it cannot be taken
+        return False
+    return False
 
 
 def _is_current(db: apsw.Connection, language: str | None) -> bool:
@@ -425,8 +446,7 @@ class SqliteStore:
         """
         # A lock of the kernel, not a row: it is released when the process that holds it ends, however that happens.
         self._require_writer()
-        digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]
-        path = self._file.with_name(f"{self._file.name}.{digest}.lock")
+        path = writing.lock_path(self._file, source)
         descriptor = await trio.to_thread.run_sync(writing.lock_file, path, f"sync of {source}")
         try:
             await self._label(source)
@@ -513,12 +533,9 @@ class SqliteStore:
         documents that would make the store larger than `max_bytes`.
         """
 
-        def work(db: apsw.Connection) -> Applied:
-            began_s = time.thread_time()
-            write = partial(writing.apply, batch=batch, configured=self._access, max_bytes=self._max_bytes)
-            return replace(at_once(write, db), cpu_s=time.thread_time() - began_s)
-
-        return await _answered(self._require_writer().run(work), self._file)
+        return await self._write(
+            partial(writing.apply, batch=batch, configured=self._access, max_bytes=self._max_bytes)
+        )
 
     def _require_writer(self) -> Lane:
         if self._writer is None:

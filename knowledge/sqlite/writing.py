@@ -200,3 +200,9 @@ def lock_file(path: Path, work: str) -> int:
         os.close(descriptor)
         raise SyncRunning(f"another {work} is running; wait for it to end") from error
     return descriptor
+
+
+def lock_path(file: Path, source: str) -> Path:
+    """The lock of synchronisations of a source, `file` being the store's."""
+    digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    return file.with_name(f"{file.name}.{digest}.lock")

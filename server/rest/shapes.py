@@ -195,7 +195,7 @@ COMPONENTS: Mapping[str, Schema] = {
     "NewSecret": body({"value": {**TEXT, "minLength": 1}, "hosts": {"type": "array", "items": TEXT, "minItems": 1}}),
     "AuditRow": object_of({"at": TIME, "actor": TEXT, "action": TEXT, "target": TEXT, "outcome": TEXT,
                            "tenant": maybe(TEXT)}),
-    "SyncRun": object_of({"id": TEXT, "source": TEXT, "started_at": TIME, "state": {"const": "running"}}),
+    "SyncRun": object_of({"id": TEXT, "source": TEXT, "started_at": TIME, "state": {"enum": ["running", "queued"]}}),
     "RpcMessage": object_of({"jsonrpc": {"const": "2.0"}}, {"id": {}, "method": TEXT, "params": ANY_OBJECT,
                                                             "result": ANY_OBJECT, "error": ANY_OBJECT}),
 }  # fmt: skip

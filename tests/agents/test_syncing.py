@@ -1,21 +1,30 @@
 """Sources are synchronised while the engine serves: by period, by changes, on request; and they give way to runs."""
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from agents_support import CALL, Project, agent
+from git_support import Repository
 
-from agents import syncing
+from agents import embedding, syncing
 from agents.service import Service
 from engine.errors import Code, Problem
+from engine.scheduling.background import background
 from engine.tenant import DEFAULT_TENANT, Tenant
+from engine.workers.zygote import Child, Zygote
 from knowledge.access import EVERYTHING
-from knowledge.sqlite.store import open_store
-from knowledge.store import SearchQuery, SourceInfo
+from knowledge.sqlite.store import SqliteStore, open_store
+from knowledge.store import Batch, NewDocument, SearchQuery, SourceInfo, StoreError
+from knowledge.stores import store_path
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -158,24 +167,25 @@ async def test_a_sync_pauses_while_runs_of_others_wait_and_is_charged_to_its_ten
     spin = "local n = 0 while os.clock() < 0.4 do n = n + 1 end return { system = 'done', messages = {} }"
     configure(project, more=project.script("spin", agent(spin)))
     charged: list[float] = []
-    async with opened() as service:
-        monkeypatch.setattr(service.engine, "charge", lambda tenant, cpu_s: charged.append(cpu_s))
+    other = Tenant("other")
+    async with opened() as service, background(service.engine, other, "sync:filesystem:docs") as work:
+        monkeypatch.setattr(service.engine, "charge", lambda tenant, cpu_s, name: charged.append(cpu_s))
         async with trio.open_nursery() as nursery:
             for _ in range(6):
                 nursery.start_soon(service.resolve, "spin", {}, CALL)
-            other = Tenant("other")
             while not service.engine.others_wait(other):  # noqa: ASYNC110
                 await trio.sleep(0.001)
             assert not service.engine.others_wait(DEFAULT_TENANT)  # those that wait are its own
             began_s = trio.current_time()
-            await service.syncs._pace(other, 0.001)
+            work.meter.add(0.001)
+            await work.rest()
             waited_s = trio.current_time() - began_s
             assert not service.engine.others_wait(other)
             began_s = trio.current_time()
         assert waited_s > 0.3  # six runs of 0.4 s on two workers
         assert charged == [0.001]
         began_s = trio.current_time()
-        await service.syncs._pace(other, 0.001)
+        await work.rest()
         assert trio.current_time() - began_s < 0.2
 
 
@@ -185,10 +195,13 @@ async def test_a_sync_waits_while_its_tenant_has_used_up_its_time(
     configure(project)
     async with served(opened) as service:
         left = trio.Event()
-        monkeypatch.setattr(service.engine, "may_work", lambda tenant: left.is_set())
-        await service.syncs.begin(DEFAULT_TENANT, "filesystem:docs")
+        monkeypatch.setattr(service.engine, "may_work", lambda tenant: tenant.id == "other" or left.is_set())
+        run = await service.syncs.begin(DEFAULT_TENANT, "filesystem:docs")
+        assert run.state == "queued"  # it is deferred, and has not failed
         await trio.sleep(0.4)
         assert not await finds(service, "alpha")()
+        assert (await source(service)).last_error is None
+        assert service.syncs._places.value == syncing.AT_ONCE  # meanwhile, others sync
         left.set()
         await until(finds(service, "alpha"))
 
@@ -208,3 +221,175 @@ async def test_a_sync_survives_a_control_store_that_fails(
             await trio.sleep(0.3)
             broken.undo()
             await until(finds(service, "alpha"))
+
+
+TENANTS = '[tenants]\nenabled = true\noperator_key = "the-operators-own-key"\n'
+
+
+async def test_all_that_a_sync_computes_is_in_the_usage_of_its_tenant(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(project.folder / "repository")
+    for n in range(30):
+        repository.commit(**{f"f{n}_md": f"beta {n}"})
+    configure(
+        project, 'include_globs = ["**/*"]\n',
+        f'[connectors.git.repo]\nurl = "{repository.url}"\n[embedding]\nprovider = "static"\n',
+    )  # fmt: skip
+    (project.folder / "docs/page.html").write_text("<h1>Page</h1>" + "<p>gamma words</p>" * 30_000)
+    readers: list[Child] = []
+    fork = Zygote.fork
+
+    async def noting(self: Zygote, **keys: Any) -> Child:
+        readers.append(await fork(self, **keys))
+        return readers[-1]
+
+    monkeypatch.setattr(Zygote, "fork", noting)
+    monkeypatch.setattr(embedding, "EVERY_S", 0.05)
+    async with served(opened) as service:
+
+        async def charged(work: str) -> float:
+            found = await service.usage.sums_of("default")
+            assert all(not each.runs for each in found.values())
+            return sum(each.cpu_us / 1e6 for account, each in found.items() if account.agent == work)
+
+        await service.syncs.begin(DEFAULT_TENANT, "filesystem:docs")
+        await until(finds(service, "gamma"))
+        in_readers_s = sum(each.cpu_s for each in readers)
+        await over(service)
+        assert await charged("sync:filesystem:docs") > in_readers_s > 0.02  # and what the engine itself computed
+        children_s = sum(os.times()[2:4])
+        await service.syncs.begin(DEFAULT_TENANT, "git:repo")
+        await over(service)
+        children_s = sum(os.times()[2:4]) - children_s
+        assert await charged("sync:git:repo") > 0.5 * children_s > 0
+        await until(partial(charged, "embedding"))
+
+
+async def over(service: Service) -> None:
+    """Wait until no sync runs."""
+    with trio.fail_after(15):
+        while service.syncs._syncing:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_sources_of_a_suspended_tenant_rest_until_it_is_resumed_and_those_of_a_new_one_begin(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "TENANTS_S", 0.05)
+    monkeypatch.setattr(embedding, "EVERY_S", 0.05)
+    configure(project, 'every = "1s"\ntenants = ["acme", "late"]\n', TENANTS)
+    async with served(opened) as service:
+        tenants = service.control.tenants
+        await tenants.create("acme", actor="cli")
+
+        def embedded(tenant: str, count: int) -> Callable[[], Any]:
+            async def are() -> bool:
+                try:
+                    sources = await service.stores.store_of(tenant).sources(EVERYTHING)
+                except StoreError:  # it is being made
+                    return False
+                return [each.embedded for each in sources] == [count]
+
+            return are
+
+        await until(embedded("acme", 1))
+        await tenants.set_state("acme", "suspended", actor="cli")
+        await trio.sleep(0.5)
+        (project.folder / "docs/b.md").write_text("beta word")
+        await trio.sleep(1.6)
+        (before,) = await service.stores.store_of("acme").sources(EVERYTHING)
+        assert before.document_count == 1
+        path = store_path(service.loaded.config.db.path, "acme")
+        async with open_store(path) as store:  # as a command on the machine may
+            document = NewDocument(source_id="c.md", body="gamma", chunks=("gamma",), digest="gamma")
+            await store.apply(Batch(source="filesystem:docs", upserts=[document]))
+        await trio.sleep(0.3)
+        assert not await embedded("acme", 2)()
+        await tenants.set_state("acme", "active", actor="cli")
+        await until(embedded("acme", 2))  # c.md is no file, and is gone
+        await tenants.create("late", actor="cli")
+        await until(embedded("late", 2))
+
+
+async def test_a_flood_of_requests_is_one_sync_and_those_of_many_sources_wait_their_turn(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"s{n}" for n in range(syncing.AT_ONCE + 3)]
+    configure(project, more="".join(f'[connectors.filesystem.{name}]\nroot = "docs"\n' for name in names))
+    openings: list[int] = []
+    most = 0
+    free = trio.Event()
+    store = syncing.Syncs._store
+
+    @asynccontextmanager
+    async def counted(self: syncing.Syncs, tenant: Tenant) -> AsyncIterator[SqliteStore]:
+        nonlocal most
+        openings.append(1)
+        most = max(most, len(openings))
+        async with store(self, tenant) as opened:
+            await free.wait()
+            yield opened
+        openings.pop()
+
+    monkeypatch.setattr(syncing.Syncs, "_store", counted)
+    async with served(opened) as service:
+        refused = 0
+        begun: list[syncing.SyncRun] = []
+
+        async def ask(label: str) -> None:
+            nonlocal refused
+            try:
+                begun.append(await service.syncs.begin(DEFAULT_TENANT, label))
+            except Problem as problem:
+                refused += problem.code is Code.CONFLICT
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(ask, "filesystem:s0")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert (refused, len(openings)) == (49, 1)
+            for name in names[1:]:
+                nursery.start_soon(ask, f"filesystem:{name}")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert [each.state for each in begun] == ["queued"] * (len(names) - syncing.AT_ONCE)
+            free.set()
+        assert [each.state for each in begun].count("running") == syncing.AT_ONCE
+        await over(service)
+        assert most == syncing.AT_ONCE
+        found = await service.store.sources(EVERYTHING)
+        assert [each.document_count for each in found if each.source != "filesystem:docs"] == [1] * len(names)
+
+
+async def test_the_lock_of_a_process_that_is_killed_refuses_no_sync(project: Project, opened: Open) -> None:
+    configure(project)
+    holds = (
+        "import sys, trio\nfrom knowledge.sqlite.store import open_store\n"
+        "async def main():\n async with open_store(sys.argv[1]) as store, store.sync_lock('filesystem:docs'):\n"
+        "  print('held', flush=True)\n  await trio.sleep_forever()\ntrio.run(main)\n"
+    )
+    async with served(opened) as service:
+        path = str(service.loaded.config.db.path)
+        process = await trio.lowlevel.open_process([sys.executable, "-c", holds, path], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert (await process.stdout.receive_some()).startswith(b"held")
+        with pytest.raises(Problem, match="another sync of filesystem:docs is running") as refused:
+            await service.syncs.begin(DEFAULT_TENANT, "filesystem:docs")
+        assert refused.value.code is Code.CONFLICT
+        process.kill()
+        await process.wait()
+        await service.syncs.begin(DEFAULT_TENANT, "filesystem:docs")
+        await until(finds(service, "alpha"))
+
+
+async def test_an_edit_while_another_sync_reads_the_folder_is_not_missed(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(project, "watch = true\n")
+    async with served(opened) as service:
+        await until(finds(service, "alpha"))
+        with service.syncs._marked(DEFAULT_TENANT, "filesystem:docs"):  # one that has read the folder already
+            (project.folder / "docs/b.md").write_text("beta word")
+            await trio.sleep(1.0)
+            assert not await finds(service, "beta")()
+        await until(finds(service, "beta"))

@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents import scanning
-from agents.scanning import MAX_CHECKPOINT, MAX_ID, MAX_ITEMS, MAX_METADATA, ScriptScan, ScriptSource
+from agents.scanning import (
+    MAX_CHECKPOINT,
+    MAX_CHECKPOINT_VALUES,
+    MAX_ID,
+    MAX_ITEMS,
+    MAX_METADATA,
+    ScriptScan,
+    ScriptSource,
+)
 from engine.bridge import CallRefused
 from engine.config.entries import ScriptConnector
 from engine.tenant import DEFAULT_TENANT
@@ -244,6 +252,30 @@ async def test_a_checkpoint_that_is_far_too_large_is_refused_before_it_is_writte
             assert tracemalloc.get_traced_memory()[1] < len(huge)
         finally:
             tracemalloc.stop()
+
+
+async def test_a_checkpoint_of_many_values_is_refused_unwritten_and_a_large_one_is_written_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+    encode = scanning._ENCODER.iterencode
+
+    def noting(value: object) -> Iterator[str]:
+        threads.append(threading.get_ident())
+        return encode(value)
+
+    monkeypatch.setattr(scanning._ENCODER, "iterencode", noting)
+    for many in ([0] * MAX_CHECKPOINT_VALUES, {str(n): 0 for n in range(MAX_CHECKPOINT_VALUES)}, [[[]] * 5_001] * 2):
+        with pytest.raises(ConnectorError, match="more than 10,000 values"):
+            await events({"checkpoint": many})
+    assert threads == []
+    charged: list[float] = []
+    source = scan_of().source
+    await source.kept_from(list(range(MAX_CHECKPOINT_VALUES - 1)), charged.append)
+    await source.kept_from({"page": 2}, charged.append)
+    assert [each == threading.get_ident() for each in threads] == [False, True]
+    assert len(charged) == 2
+    assert charged[0] > charged[1] > 0
 
 
 def test_a_checkpoint_is_that_of_the_keys_it_was_made_with() -> None:

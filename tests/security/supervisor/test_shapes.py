@@ -41,6 +41,8 @@ ELSEWHERE = {
     "token": "server/oauth/test_keys.py",  # an issuer that signs it
     "issuer keys": "server/oauth/test_issuers.py",
     "document": "engine/test_extraction.py",  # a file of a source
+    "emitted item": "cli/test_scanning.py",  # only a source's script emits
+    "checkpoint": "cli/test_scanning.py",
 }
 
 
