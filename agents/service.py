@@ -33,7 +33,7 @@ from control.vaults import Vaults
 from engine.bridge.families import Host, open_families
 from engine.bridge.kv import KvError, KvStore, open_kv
 from engine.config import ConfigError, LoadedConfig
-from engine.embedders import embedders, settings
+from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
 from engine.quota import bind_quotas
@@ -253,10 +253,10 @@ async def open_service(
     def access(tenant: str) -> SourceAccess:  # also when a store is opened again: connectors are read at the start
         return SourceAccess(config.connectors.access(tenant), began_at)
 
-    made = embedders(config)
     require_room(config)  # before the stores, which start threads and would fail with a less clear error
     async with (
         open_configured(config) as control,
+        open_embedders(config) as made,
         open_store(
             config.db.path, create=True, configured=configured, access=access(DEFAULT_TENANT.id), language=language,
             every=config.connectors.every(), embedders=made, settings=settings(config),

@@ -148,6 +148,11 @@ WORK: dict[str, WorkSpec] = {
             "the run's CPU seconds",
         ),
         WorkSpec(
+            "query", "the words of a search by meaning are cut in pieces and become a vector",
+            8_000, 2_000, "knowledge/embedding: 2,000 characters; in a thread; 2 s; an embedder's answer by its dims",
+            "the operator: it takes as long as a small request",
+        ),
+        WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
             "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "

@@ -42,5 +42,13 @@ class Fetcher(Protocol):
         ...
 
 
+class Poster(Protocol):
+    """Sends requests with a body to the hosts of some addresses, and to no others."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, max_bytes: int, max_s: float) -> Fetched:
+        """The answer of one address; redirects are not followed. Raises FetchFailed, whose text has no header."""
+        ...
+
+
 # Opens what reaches the hosts of these addresses. Raises ValueError for one that is none.
 Fetching = Callable[[Sequence[str]], AbstractAsyncContextManager[Fetcher]]

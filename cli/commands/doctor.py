@@ -16,18 +16,20 @@ from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_
 from control.files import control_path
 from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
-from engine.embedders import PROVIDERS, embedders, trouble
+from engine.embedders import open_embedders, place, trouble
 from engine.engine import SandboxUnavailable
 from engine.extraction import missing, open_extractor
 from engine.tenant import DEFAULT_TENANT
 from knowledge.access import EVERYTHING
-from knowledge.embedding import EmbeddingError
+from knowledge.embedding import Embedder, EmbeddingError, checked
 from knowledge.extraction import Unreadable
 from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError
 from sandbox.wire.extraction import FORMATS
 from server.oauth.tokens import open_tokens
 
+# How long the embedder may take for one text: no longer than its first try.
+_EMBEDDER_S = 30.0
 _EXTRA = "install the extra `documents` for more"
 
 
@@ -119,17 +121,31 @@ async def _check_store(report: _Report, config: Config) -> None:
 
 
 async def _check_embedder(report: _Report, config: Config) -> None:
-    provider = config.embedding.provider
-    report.embedder = {"ok": True, "provider": provider, "message": PROVIDERS.get(provider)}
+    """Have it make a vector, as a search by meaning does."""
+    report.embedder = {"ok": True, "provider": config.embedding.provider, "message": "search is by keyword"}
     problem = trouble(config.embedding)
-    if problem is None and (made := embedders(config)) is not None:
-        try:
-            await made.current.embed(("a text to try it with",))
-        except EmbeddingError as error:
-            problem = str(error)
+    async with open_embedders(config) as made:
+        if made is not None:
+            model = made.current.model
+            report.embedder |= {"model": model.name, "dims": model.dims, "place": place(config)}
+            report.embedder["message"] = f"{model.name}, {model.dims} dimensions, {place(config)}"
+            if (problem := await _tried(made.current)) is None and model.weights:
+                report.embedder["message"] += "; weights ok"
     if problem is not None:
         report.embedder |= {"ok": False, "message": problem}
         report.warnings.append(f"embedding.provider: {problem}")
+
+
+async def _tried(embedder: Embedder) -> str | None:
+    """Why it does not make a vector."""
+    try:
+        with trio.fail_after(_EMBEDDER_S):
+            checked(await embedder.embed(("a text to try it with",)), 1, embedder.model)
+    except EmbeddingError as error:
+        return str(error)
+    except trio.TooSlowError:
+        return f"it did not answer within {_EMBEDDER_S:g} s"
+    return None
 
 
 async def _check_extractor(report: _Report, config: Config) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,25 +16,34 @@ from cli.options import AsJson, AsLabels, ConfigPath, TenantName, load, reader_o
 from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
 from engine.bridge.knowledge import SearchArguments, document_as_json, search_as_json, search_query
 from engine.config import LoadedConfig
-from engine.embedders import embedders, settings
+from engine.embedders import open_embedders, settings
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import DEFAULT_PASSAGE_TOKENS, Explained, ExplainedSearch, Hit, SourceInfo
 from knowledge.stores import store_path
 
 Mode = Literal["keyword", "semantic", "hybrid"]
 
+# How long a search waits for its embedder, which may have to start, and which no other search waits for.
+_EMBEDDER_S = 30.0
+
 
 @asynccontextmanager
-async def reading(path: Path | None, tenant: str) -> AsyncIterator[tuple[LoadedConfig, SqliteStore]]:
-    """The configuration and the tenant's store, open for reading."""
+async def reading(
+    path: Path | None, tenant: str, *, meaning: bool = False
+) -> AsyncIterator[tuple[LoadedConfig, SqliteStore]]:
+    """The configuration and the tenant's store, open for reading; with `meaning` also for searches by meaning."""
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
     config = loaded.config
     configured, access = config.connectors.problems(who.id), access_of(config, who)
-    async with open_store(
-        store_path(config.db.path, who.id), readonly=True, configured=configured, access=access,
-        every=config.connectors.every(who.id), embedders=embedders(config), settings=settings(config),
-    ) as store:  # fmt: skip
+    async with AsyncExitStack() as stack:
+        made = await stack.enter_async_context(open_embedders(config, query_s=_EMBEDDER_S)) if meaning else None
+        store = await stack.enter_async_context(
+            open_store(
+                store_path(config.db.path, who.id), readonly=True, configured=configured, access=access,
+                every=config.connectors.every(who.id), embedders=made, settings=settings(config),
+            )
+        )  # fmt: skip
         yield loaded, store
 
 
@@ -68,7 +77,7 @@ async def search(
     except ValueError as error:
         raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
     reader = reader_of(as_labels)
-    async with reading(config, tenant) as (loaded, store):
+    async with reading(config, tenant, meaning=mode != "keyword") as (loaded, store):
         answer = await store.search(replace(wanted, limit=limit or loaded.config.retrieval.final_limit), reader)
     if as_json:
         say_json(search_as_json(answer))

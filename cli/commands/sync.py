@@ -18,7 +18,7 @@ from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet_logs, say, say_json, warn
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
-from engine.embedders import embedders, trouble
+from engine.embedders import open_embedders, trouble
 from engine.extraction import open_extractor
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
@@ -110,14 +110,14 @@ async def _sync(
 
 async def _embed_written(store: SqliteStore, config: Config) -> None:
     """Make the vectors of what was written. The documents are searchable by words in any case."""
-    made = embedders(config)
-    if made is None:
-        return
-    try:
-        report = await embed_pending(store, made.current, batch_size=config.embedding.batch_size)
-        problem = report.error
-    except StoreError as error:  # a server that embeds them already, or the quota
-        problem = str(error)
+    async with open_embedders(config) as made:
+        if made is None:
+            return
+        try:
+            report = await embed_pending(store, made.current, batch_size=config.embedding.batch_size)
+            problem = report.error
+        except StoreError as error:  # a server that embeds them already, or the quota
+            problem = str(error)
     if problem is not None:
         warn(f"documents remain without vectors, and are found by words only: {problem}")
 
@@ -395,11 +395,13 @@ async def _embed(config: ConfigPath, tenant: str, as_json: bool, *, again: bool)
     loaded = load(config)
     who = await tenant_of(tenant, loaded)
     embedding = loaded.config.embedding
-    made = embedders(loaded.config)
-    if made is None:
-        raise Exit(UNUSABLE, trouble(embedding) or "no embedder is configured ([embedding] provider is 'disabled')")
     room = await room_of(loaded, who)
-    async with open_store(store_path(loaded.config.db.path, who.id), max_bytes=room) as store:
+    async with (
+        open_embedders(loaded.config) as made,
+        open_store(store_path(loaded.config.db.path, who.id), max_bytes=room) as store,
+    ):
+        if made is None:
+            raise Exit(UNUSABLE, trouble(embedding) or "no embedder is configured ([embedding] provider is 'disabled')")
         if again:
             async with store.embedding_lock():
                 await store.remove_vectors()

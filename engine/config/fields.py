@@ -96,6 +96,14 @@ def _check_url(value: str) -> str:
     return value
 
 
+def _check_service_url(value: str) -> str:
+    try:
+        parse_url(value)
+    except ValueError as error:
+        raise PydanticCustomError("phrase", "expected the address of a service: {why}", {"why": str(error)}) from None
+    return value
+
+
 def _check_layer(value: str) -> str:
     # A misspelt layer would silently be ignored.
     if value not in LAYERS:
@@ -137,6 +145,7 @@ Count = Annotated[int, Field(ge=1, le=INT64)]
 Bind = Annotated[str, AfterValidator(_check_bind)]
 HostRules = Annotated[tuple[Annotated[Text, AfterValidator(_check_host_rule)], ...], Field(strict=False)]
 Urls = Annotated[tuple[Annotated[Text, AfterValidator(_check_url)], ...], Field(strict=False)]
+ServiceUrl = Annotated[str, AfterValidator(_check_service_url)]
 Layer = Annotated[str, AfterValidator(_check_layer)]
 Name = Annotated[str, AfterValidator(_check_name)]
 LimitTable = Annotated[

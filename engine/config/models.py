@@ -1,5 +1,6 @@
 """The settings, with their defaults. Pure."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +18,7 @@ from engine.config.fields import (
     LimitTable,
     Model,
     Seconds,
+    ServiceUrl,
     Strings,
     Text,
     expected,
@@ -52,13 +54,24 @@ def _language(value: str) -> str:
     return value
 
 
-# Those of context-harness have no embedder here yet: `engine doctor` says so.
 EMBEDDERS = ("auto", "static", "disabled", "local", "openai", "ollama", "path")
 
 
 def _embedder(value: str) -> str:
     if value not in EMBEDDERS:
         raise PydanticCustomError("phrase", f"expected one of {', '.join(EMBEDDERS)}")
+    return value
+
+
+# More than any model has; an answer of a service is read into memory.
+_MAX_DIMS = 16_384
+# What stands in a header (RFC 9110 section 5.5). The text is not shown: the key may be all right but for a line break.
+_KEY = re.compile(r"[\x21-\x7e]{0,4096}")
+
+
+def _check_key(value: str) -> str:
+    if not _KEY.fullmatch(value):
+        raise PydanticCustomError("phrase", "expected a key of at most 4,096 visible ASCII characters")
     return value
 
 
@@ -78,12 +91,24 @@ class EmbeddingConfig(Model):
     """`[embedding]`: which embedder turns text into vectors; `disabled` means that search is by keyword."""
 
     provider: Annotated[str, AfterValidator(_embedder)] = "auto"
-    model: str | None = None
-    dims: Count | None = None
-    url: str | None = None
+    model: Text | None = None
+    dims: Annotated[int, Field(ge=1, le=_MAX_DIMS)] | None = None
+    url: ServiceUrl | None = None
+    api_key: Annotated[str, AfterValidator(_check_key)] | None = Field(default=None, repr=False)
     batch_size: Count = 64
     max_retries: Annotated[int, Field(ge=0, le=INT64)] = 5
     timeout_secs: Seconds = 30
+
+    @model_validator(mode="after")
+    def _services_need_a_model(self) -> "EmbeddingConfig":
+        missing = [name for name in ("model", "dims") if getattr(self, name) is None]
+        if self.provider in ("openai", "ollama") and missing:
+            raise PydanticCustomError(
+                "phrase",
+                "{provider} needs {missing}: the name of a model and the length of its vectors",
+                {"provider": self.provider, "missing": " and ".join(missing)},
+            )
+        return self
 
 
 class ServerConfig(Model):

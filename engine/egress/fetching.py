@@ -1,4 +1,4 @@
-"""Pages for connectors of documents: one request at a time, to the hosts of addresses that the operator configured."""
+"""Pages for connectors, and answers of embedding services: from the hosts of addresses that the operator configured."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -44,29 +44,51 @@ class Fetcher:
         target = parse_url(url)
         if refusal(self._rules, target) is not None:
             raise FetchFailed("at another host, which is not among the given addresses")
-        ours = {"host": target.authority, "accept-encoding": "gzip, deflate", **headers}
-        request = Request("GET", target, tuple((name.encode(), value.encode()) for name, value in ours.items()), b"")
         trace = Trace()
+        try:
+            return await self._exchange(_request("GET", target, headers), trace, max_bytes, "max_extract_bytes", max_s)
+        except ExchangeFailed as error:
+            raise FetchFailed(str(error), again=trace.status is None) from None
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, max_bytes: int, max_s: float) -> Fetched:
+        """As the protocol of `Poster` says."""
+        request = _request("POST", parse_url(url), {**headers, "content-length": str(len(body))}, body)
+        trace = Trace()
+        try:
+            return await self._exchange(request, trace, max_bytes, "as many as its vectors can have", max_s)
+        except ExchangeFailed as error:  # also one that was cut off, but not one that is too large
+            raise FetchFailed(str(error), again=trace.bytes_in < max_bytes) from None
+
+    async def expire(self) -> None:
+        """Close idle connections after a while. Runs until cancelled; not needed where the block ends soon."""
+        await self._outbound.expire()
+
+    async def _exchange(self, request: Request, trace: Trace, max_bytes: int, bound: str, max_s: float) -> Fetched:
+        """One request and its answer. Raises FetchFailed, ExchangeFailed."""
+        may_connect = self._may_connect(request.target)
         with trio.move_on_after(max_s):
             try:
-                async with self._outbound.exchange(_OWNER, request, self._may_connect(target), trace) as answer:
+                async with self._outbound.exchange(_OWNER, request, may_connect, trace) as answer:
                     if answer.status != 200:
                         await answer.discard()
                         return Fetched(answer.status, answer.headers, b"")
                     if answer.encoded:
                         raise FetchFailed("in a coding that is not decoded (Content-Encoding)")
-                    body = await answer.read(max_bytes, "max_extract_bytes", lambda _: None)
+                    body = await answer.read(max_bytes, bound, lambda _: None)
                     return Fetched(answer.status, answer.headers, body)
             except NotPermitted:
                 raise FetchFailed("at an address that is never reached: link-local, or a cloud's metadata") from None
-            except ExchangeFailed as error:
-                raise FetchFailed(str(error), again=trace.status is None) from None
         raise FetchFailed(f"its server takes longer than {max_s:g} s", again=True)
 
     def _may_connect(self, target: Target) -> Callable[[Address], bool]:
         # The operator wrote the name, so it may lead into the own network. What serves secrets to any program on this
         # machine must be written as an address: the owner of a public site can change where its name leads.
         return lambda address: is_internal(address) or may_connect(self._rules, address, target.port)
+
+
+def _request(method: str, target: Target, headers: Mapping[str, str], body: bytes = b"") -> Request:
+    ours = {"host": target.authority, "accept-encoding": "gzip, deflate", **headers}
+    return Request(method, target, tuple((name.encode(), value.encode()) for name, value in ours.items()), body)
 
 
 def _rule(target: Target) -> HostRule:

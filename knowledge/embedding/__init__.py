@@ -6,6 +6,8 @@ from typing import Protocol
 
 # A query is a sentence; with what is beyond this it would be a document.
 MAX_QUERY_CHARACTERS = 2000
+# How long a search waits for its embedder.
+QUERY_S = 2.0
 
 
 class EmbeddingError(Exception):
@@ -37,10 +39,14 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embedders:
-    """The embedder of the configuration, and those whose vectors a store may still hold from before a change of it."""
+    """The embedder of the configuration, and those whose vectors a store may still hold from before a change of it.
+
+    A search waits `query_s` for one of them.
+    """
 
     current: Embedder
     others: Sequence[Embedder] = ()
+    query_s: float = QUERY_S
 
     def of(self, model: Model) -> Embedder | None:
         """The embedder that makes vectors of this model."""

@@ -17,8 +17,9 @@ import trio
 
 from knowledge import ranking
 from knowledge.access import NOTHING_KNOWN, Reader, SourceAccess
-from knowledge.embedding import MAX_QUERY_CHARACTERS, Embedder, Embedders, EmbeddingError, Model
+from knowledge.embedding import MAX_QUERY_CHARACTERS, Embedder, Embedders, EmbeddingError, Model, checked
 from knowledge.embedding.fusion import DEFAULT, Settings
+from knowledge.embedding.queries import QueryVectors
 from knowledge.sqlite import access as sees
 from knowledge.sqlite import explaining, indexing, matching, reading, schema, upgrade, vectors, writing
 from knowledge.sqlite.access import ALWAYS, Condition
@@ -56,9 +57,6 @@ NAMED = Named("the store", "[db] path", "restore it from a backup, or remove it 
 # Answers that an open store caches: some fifty documents of 10 KB with their chunks, or a hundred searches. With all
 # stores of tenants open at once (`stores.MAX_OPEN`) that is 65 MiB.
 MAX_KEPT_BYTES = 1024 * 1024
-
-# How long a search waits for its embedder.
-EMBEDDER_S = 2.0
 
 _INSTEAD = {"hybrid": "answered by keyword search", "semantic": "nothing can be found by meaning"}
 _HYBRID_WARNING = "hybrid search needs an embedder and none is configured; answered by keyword search"
@@ -207,6 +205,7 @@ class SqliteStore:
         self._answers = Answers(MAX_KEPT_BYTES)
         self._embedders = embedders
         self._settings = settings
+        self._queries = QueryVectors()
         self._vectors: Sidecar | None = None  # opened by the first search by meaning
 
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
@@ -262,7 +261,7 @@ class SqliteStore:
         query = replace(query, limit=min(query.limit, 2**31))
         by_words = partial(self._by_words, query, conditions, bool(match.terms))
         if query.mode != "keyword":
-            meant, why = await self._meant(query, seen)
+            meant, why = await self._meant(query, seen, reader)
             warnings = why.warnings + warnings
             if meant is not None:
                 found = await self._read(partial(self._by_meaning, query, conditions, meant))
@@ -289,7 +288,7 @@ class SqliteStore:
             self._vectors = sidecar.Sidecar(self._file)
         return meaning.search(db, query, conditions, meant, self._vectors, self._settings)
 
-    async def _meant(self, query: SearchQuery, seen: Condition) -> tuple[Meant | None, "_Why"]:
+    async def _meant(self, query: SearchQuery, seen: Condition, reader: Reader) -> tuple[Meant | None, "_Why"]:
         """The query's vector; None where it has none, or the store has none to compare it with.
 
         Raises StoreError where the embedder fails and the query cannot be answered by words.
@@ -304,10 +303,10 @@ class SqliteStore:
             return None, _Why((f"{_NO_VECTORS}; {_INSTEAD[query.mode]}",) if shown else ())
         one, embedder = answering
         try:
-            with trio.fail_after(EMBEDDER_S):
-                (vector,) = await embedder.embed((query.query[:MAX_QUERY_CHARACTERS],))
+            with trio.fail_after(self._embedders.query_s):
+                vector = await self._vector(embedder, query.query[:MAX_QUERY_CHARACTERS], reader)
         except (EmbeddingError, trio.TooSlowError) as error:
-            late = f"the embedder did not answer within {EMBEDDER_S:g} s"
+            late = f"the embedder did not answer within {self._embedders.query_s:g} s"
             problem = str(error) if isinstance(error, EmbeddingError) else late
             if query.mode == "semantic":
                 raise StoreError(problem) from None
@@ -315,6 +314,14 @@ class SqliteStore:
         behind = shown - one.documents
         warning = f"{behind} of {shown} documents have no vectors yet; these are found by words only"
         return Meant(one, vector), _Why((warning,) if behind else ())
+
+    async def _vector(self, embedder: Embedder, text: str, reader: Reader) -> bytes:
+        """The vector of a query. Raises EmbeddingError."""
+        vector = self._queries.get(reader, embedder.model, text)
+        if vector is None:
+            (vector,) = checked(await embedder.embed((text,)), 1, embedder.model)
+            self._queries.keep(reader, embedder.model, text, vector)
+        return vector
 
     async def get(self, document_id: str, reader: Reader) -> Document | None:
         """The document, or None when there is none of that id."""

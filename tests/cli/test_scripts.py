@@ -341,7 +341,10 @@ def test_doctor_warns_of_a_tool_that_does_not_exist(project, tmp_path):
 @pytest.mark.parametrize(
     ("configured", "warning"),
     [
-        ("[embedding]\nprovider = 'openai'", "! embedding.provider: no embedder 'openai' is built in"),
+        (
+            "[embedding]\nprovider = 'openai'\nurl = 'http://127.0.0.1:1'\nmodel = 'm'\ndims = 3",
+            "! embedding.provider: no answer of the service of embeddings: 127.0.0.1 does not accept connections",
+        ),
         ("[agents.script.x]\npath = 'agents/greeter.lua'\nallow_host = []", "did you mean 'allow_hosts'?"),
     ],
 )
@@ -379,10 +382,13 @@ def test_text_that_was_cut_is_a_warning_of_the_run_and_counted(project, tmp_path
 
 def test_doctor_reports_another_embedder(project, tmp_path):
     with (tmp_path / "engine.toml").open("a") as file:
-        file.write('[embedding]\nprovider = "openai"\n')
+        file.write('[embedding]\nprovider = "ollama"\nurl = "http://127.0.0.1:1/"\nmodel = "m"\ndims = 3\n')
     report = project("doctor", "--json").json
-    assert (report["embedder"]["ok"], report["embedder"]["provider"]) == (False, "openai")
-    assert "no embedder 'openai' is built in" in report["embedder"]["message"]
+    found = {key: report["embedder"][key] for key in ("ok", "provider", "model", "dims", "place")}
+    assert found == {
+        "ok": False, "provider": "ollama", "model": "ollama:m", "dims": 3, "place": "at http://127.0.0.1:1",
+    }  # fmt: skip
+    assert "does not accept connections" in report["embedder"]["message"]
 
 
 def test_doctor_is_exit_2_and_still_json_where_the_configuration_or_the_store_cannot_be_used(engine, tmp_path):

@@ -301,6 +301,34 @@ def test_another_embedding_provider_is_accepted_by_the_model():
     assert parsed('[embedding]\nprovider = "openai"\nmodel = "m"\ndims = 3').embedding.dims == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('provider = "openai"', "embedding: openai needs model and dims"),
+        ('provider = "ollama"\nmodel = "m"', "embedding: ollama needs dims"),
+        ("dims = 16385", "embedding.dims: expected at most 16384"),
+        ('url = "ftp://x"', "embedding.url: expected the address of a service: the scheme must be http or https"),
+        (
+            'url = "https://u:geheim@x"',
+            "embedding.url: expected the address of a service: the URL must not hold a user",
+        ),
+        ('api_key = "${KEY}"', "embedding.api_key: expected a key of at most 4,096 visible ASCII characters"),
+    ],
+)
+def test_an_embedding_service_that_cannot_work_is_refused_without_showing_its_secrets(text, said):
+    with pytest.raises(ConfigError) as error:
+        parse_config(f"[embedding]\n{text}", environ={"KEY": "geheim\n"}, cwd=Path("/"))
+    assert said in str(error.value)
+    assert "geheim" not in str(error.value)
+
+
+def test_the_key_of_an_embedding_service_is_not_printed():
+    text = '[embedding]\nprovider = "openai"\nmodel = "m"\ndims = 3\napi_key = "geheim"'
+    config = parsed(text)
+    assert config.embedding.api_key == "geheim"
+    assert "geheim" not in repr(config)
+
+
 def test_a_misspelled_embedding_provider_is_refused_with_those_there_are():
     with pytest.raises(ConfigError, match="expected one of auto, static, disabled"):
         parsed('[embedding]\nprovider = "sttaic"')

@@ -5,13 +5,15 @@ import math
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.embedding import EmbeddingError, windows
+from engine.work import LOOP_S
+from knowledge.embedding import MAX_QUERY_CHARACTERS, EmbeddingError, windows
 from knowledge.embedding.static import DIMS, FILE, SHA256, StaticEmbedder
 from knowledge.embedding.wordpiece import UNKNOWN, WordPiece, words
 
@@ -107,6 +109,18 @@ def test_numpy_is_not_loaded_before_a_text_is_embedded() -> None:
     code = "import sys; import agents.service; print('numpy' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout == "False\n"
+
+
+@pytest.mark.rerun(reason="a piece of CPU time grows with what shares the core and its caches")
+@pytest.mark.parametrize(
+    "text", ["a" * 99 + "\u0b81 ", "ab1 " * 25, "重" * 100, "é\u0301" * 50, "." * 100, "ing" * 33 + "\u0b81 "]
+)
+def test_the_longest_query_of_the_worst_words_is_cut_in_pieces_in_no_time(text: str) -> None:
+    query = (text * MAX_QUERY_CHARACTERS)[:MAX_QUERY_CHARACTERS]
+    fresh = WordPiece(PIECES)  # which keeps no words
+    begun = time.thread_time()
+    assert len(list(fresh.pieces(query))) <= MAX_QUERY_CHARACTERS
+    assert time.thread_time() - begun < LOOP_S
 
 
 # --- windows

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "document": "engine/test_extraction.py",  # a file of a source
     "emitted item": "cli/test_scanning.py",  # only a source's script emits
     "checkpoint": "cli/test_scanning.py",
+    "query": "knowledge/test_embedding.py",  # a model and its vectors
 }
 
 
