@@ -11,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import warm_start
 from cli_support import inherited
 
 import benchmarks.bench
@@ -335,7 +336,7 @@ def test_a_file_without_keys_is_refused(
 
 
 def test_ctrl_c_prints_and_keeps_what_there_is(url: str, tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         [sys.executable, "-c", INTERRUPTED, "bench", "http", url, "--rate", "100", "--duration", "10m", "--warm-up",
          "0s", "--json", "r.json", "--html", "r.html"],
         cwd=tmp_path, env=inherited() | {"PYTHONPATH": str(ROOT)}, text=True,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import warm_start
 from cli_support import Engine, inherited
 
 from cli.commands.demo import configuration, write
@@ -21,7 +22,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @contextmanager
 def served(folder: Path, *words: str) -> Iterator[tuple[str, list[str]]]:
     """A server of the demo, started in `folder`: its address and the lines before it."""
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         [sys.executable, "-m", "cli.main", "demo", *words, "--bind", "127.0.0.1:0"],
         cwd=folder, env=inherited(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

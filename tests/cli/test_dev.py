@@ -14,6 +14,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
+import warm_start
 from cli_support import inherited
 
 from agents.code.failure import RunFailed
@@ -306,7 +307,7 @@ class Live:
     """A `dev` command under way, in a process group of its own as a shell would start it."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = warm_start.Popen(
             [sys.executable, "-m", "cli.main", *arguments],
             cwd=folder, env=inherited(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
             start_new_session=True,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_start
 from cli_support import Engine, inherited
 
 CONFIG = """
@@ -179,7 +180,7 @@ def test_a_file_that_cannot_be_read_is_one_line(project: Engine, tmp_path: Path)
 
 
 def test_dev_runs_again_when_the_file_is_saved(project: Engine, tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = warm_start.Popen(
         [sys.executable, "-m", "cli.main", "tool", "dev", "looker", "--param", "q=x", "--mock", "calls.toml"],
         cwd=tmp_path, env=inherited(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from agents.tools.builtin import SEARCH
 
@@ -415,7 +416,7 @@ def test_doctor_makes_nothing_where_there_is_nothing(engine, tmp_path):
 
 
 def start(tmp_path: Path, *options: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    return warm_start.Popen(
         [sys.executable, "-m", "cli.main", "serve", "--bind", "127.0.0.1:0", *options],
         cwd=tmp_path,
         stdout=subprocess.PIPE,

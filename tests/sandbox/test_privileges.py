@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from sandbox.wire.layers import NAMES, parse_status
 
@@ -26,7 +27,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user")
 
 def probe(*arguments: str, prefix: tuple[str, ...] | list[str] = ()) -> dict[str, object]:
     """What print_layers.py prints."""
-    done = subprocess.run(
+    start = subprocess.run if prefix else warm_start.run
+    done = start(
         [*prefix, sys.executable, str(PROBE), *arguments],
         capture_output=True,
         cwd=ROOT,

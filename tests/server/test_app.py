@@ -16,6 +16,7 @@ from typing import IO
 import httpx2
 import pytest
 import trio
+import warm_start
 from effort import part, whole
 from server_support import Failed, FakeService, Layer, assert_envelope, request
 
@@ -51,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def started(setup: str = "", server: str = "", ask: str = "bind='127.0.0.1:0'") -> Iterator["subprocess.Popen[str]"]:
     path = [str(ROOT), str(Path(__file__).parent)]
     program = PROGRAM.format(path=path, setup=textwrap.dedent(setup), server=server, ask=ask)
-    with subprocess.Popen(
+    with warm_start.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,6 +14,7 @@ from typing import IO, Any
 import httpx2
 import pytest
 import trio
+import warm_start
 from mcp import Client
 from server_support import assert_envelope
 
@@ -41,7 +42,7 @@ def small(folder: Path, **more: Any) -> dict[str, Any]:
 def running(*words: str, cwd: Path) -> Iterator["subprocess.Popen[str]"]:
     """A Python process in this folder; killed when the block ends, if it has not ended."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
-    with subprocess.Popen(
+    with warm_start.Popen(
         [sys.executable, *words],
         cwd=cwd,
         env=environ | {"PYTHONPATH": str(ROOT)},

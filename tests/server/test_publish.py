@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 import trio
+import warm_start
 from mcp_support import modern
 from server_support import assert_envelope, serving
 
@@ -287,7 +288,7 @@ async def test_what_a_tenant_has_published_is_not_read_before_subscribed_asks_fo
 def started(folder: Path) -> "Iterator[subprocess.Popen[str]]":
     """A server in a process of its own, gone with the block."""
     command = ["serve", "--bind", "127.0.0.1:0", "--config", str(folder / "engine.toml")]
-    with subprocess.Popen(
+    with warm_start.Popen(
         [sys.executable, "-m", "cli.main", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

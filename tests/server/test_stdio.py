@@ -20,6 +20,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
+import warm_start
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
@@ -537,7 +538,7 @@ class Process:
 
 @contextmanager
 def started(folder: Path, *options: str) -> Iterator[Process]:
-    with subprocess.Popen(
+    with warm_start.Popen(
         [*COMMAND, *options],
         cwd=folder,
         env=environment(),
@@ -677,7 +678,7 @@ sys.exit(code)
 
 def test_nothing_that_others_write_reaches_the_client() -> None:
     program = STRAY.format(path=[str(ROOT), str(Path(__file__).parent)])
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, "-c", program],
         input=json.dumps(call("number", 1)).encode() + b"\n",
         capture_output=True,
@@ -714,7 +715,7 @@ sys.exit(trio.run(lambda: run_stdio(service.loaded, streams, opener=opener)))
 
 def test_a_client_that_does_not_read_the_log_does_not_stop_the_server() -> None:
     program = FLOOD.format(path=[str(ROOT), str(Path(__file__).parent)])
-    with subprocess.Popen(
+    with warm_start.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as child:
         process = Process(child)

@@ -1,0 +1,93 @@
+"""A process that begins with the program imported is otherwise what `subprocess` starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warm_start
+
+ITSELF = """
+import json, os, signal, sys
+print(json.dumps([
+    sys.argv, [os.path.abspath(each) for each in sys.path], os.getcwd(), dict(os.environ), sys.stdin.read(), __name__,
+    os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), sorted(os.listdir("/proc/self/fd"))[:-1],
+    [str(signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)],
+    [sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stderr.errors],
+]))
+"""
+# What it does, and what becomes of it.
+ENDS = [
+    "import sys; sys.exit(3)",
+    "import sys; sys.exit('a message')",
+    "raise RuntimeError('oh')",
+    "def f(): 1 / 0\nf()",
+    "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "import signal; signal.raise_signal(signal.SIGINT)",
+    "import os; os._exit(4)",
+    "import atexit; atexit.register(print, 'at exit'); print('first')",
+    "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()",
+    "import sys; sys.stdout.write('x'); sys.stdout.close(); import os; os.close(2)",
+]
+
+
+def both(words: list[str], **options: Any) -> tuple["subprocess.CompletedProcess[str]", ...]:
+    command = [sys.executable, *words]
+    options = {"capture_output": True, "text": True, "timeout": 60, "check": False} | options
+    return subprocess.run(command, **options), warm_start.run(command, **options)
+
+
+@pytest.mark.parametrize("kind", ["-c", "a script", "-m"])
+@pytest.mark.parametrize("session", [False, True])
+def test_it_has_the_same_arguments_path_folder_environment_input_and_descriptors(
+    kind: str, session: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "itself.py").write_text(ITSELF)
+    words = {"-c": ["-c", ITSELF], "a script": ["itself.py"], "-m": ["-m", "itself"]}[kind]
+    environ = {"A": "ü", "LC_ALL": "C.UTF-8", "PYTHONPATH": f"{tmp_path}/x:{tmp_path}/y", "PATH": os.environ["PATH"]}
+    real, warm = both([*words, "one", "two"], cwd=tmp_path, env=environ, input="given", start_new_session=session)
+    assert real.stdout
+    assert (warm.stderr, warm.returncode) == (real.stderr, 0)
+    for there, expected in zip(json.loads(warm.stdout), json.loads(real.stdout), strict=True):
+        assert there == expected
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_it_ends_in_the_same_way(code: str) -> None:
+    real, warm = both(["-c", code])
+    assert (warm.returncode, warm.stdout, warm.stderr) == (real.returncode, real.stdout, real.stderr)
+
+
+def test_it_is_a_child_that_can_be_signalled_and_waited_for() -> None:
+    code = "import sys, time, cli.application, server.app; print('begun', flush=True); time.sleep(60)"
+    reading, writing = os.pipe()
+    with warm_start.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, pass_fds=[writing]) as process:
+        os.close(writing)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        assert process.poll() is None
+        assert (Path("/proc") / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+        assert os.read(reading, 1) == b""  # it held the other end
+        os.close(reading)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process.pid, 0)
+
+
+def test_threads_start_processes_side_by_side() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        codes = pool.map(lambda code: warm_start.run([sys.executable, "-c", f"exit({code})"]).returncode, range(12))
+        assert list(codes) == list(range(12))
+
+
+def test_the_modules_of_the_program_are_there_before_it_begins_but_for_the_one_where_it_begins() -> None:
+    code = "import sys; print([name in sys.modules for name in ('cli.main', 'cli.application', 'server.app')])"
+    real, warm = both(["-c", code])
+    assert real.stdout == "[False, False, False]\n"
+    assert warm.stdout == "[False, True, True]\n"
