@@ -31,6 +31,9 @@ _NO_HEADINGS = frozenset({"text/plain", "application/pdf"})
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?P<fields>.*?\n)(?:---|\.\.\.)[ \t]*(?:\r?\n|$)", re.DOTALL)
 _TITLE_FIELD = re.compile(r"title[ \t]*:[ \t]*(?P<title>\S.*)")
 
+# A line that may be a heading of level one, or the one below it; also in a list or a quotation.
+_MAYBE_HEADING = re.compile(r"^[ \t>*+\-0-9.)]*(?:#(?:[ \t].*)?|=+[ \t]*)$", re.MULTILINE)
+
 _MARKDOWN = MarkdownIt("commonmark")
 
 GlobStyle = Literal["gitignore", "ctx"]
@@ -113,7 +116,18 @@ def markdown_title(text: str) -> str | None:
                     title[1:-1] if len(title) > 1 and title[0] == title[-1] and title[0] in "\"'" else title
                 ) or None
         head = head[front.end() :]
-    tokens = _MARKDOWN.parse(head)
+    head = head.replace("\r\n", "\n").replace("\r", "\n")
+    if (maybe := _MAYBE_HEADING.search(head)) is None:
+        return None
+    # What follows does not change a heading, and to parse it takes longer than all the rest of a sync. Only what stands
+    # in brackets can be defined below.
+    alone = "=" not in maybe[0] and "[" not in maybe[0]
+    return (_first_heading(head[: maybe.end()]) if alone else None) or _first_heading(head)
+
+
+def _first_heading(text: str) -> str | None:
+    """The text of the first heading of level one that has any."""
+    tokens = _MARKDOWN.parse(text)
     for index, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == "h1":
             inline = tokens[index + 1].children or []

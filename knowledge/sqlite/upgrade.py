@@ -8,6 +8,7 @@ import logging
 import apsw
 
 from knowledge.sqlite import indexing, writing
+from knowledge.sqlite.indexing import Worded
 from knowledge.sqlite.schema import (
     LABELLED,
     LABELS,
@@ -61,21 +62,25 @@ def _step(db: apsw.Connection) -> bool:
     if not is_upgrading(db):
         return False
     passed = rows(db, "SELECT passed FROM upgrade")[0][0]
-    language = indexing.language(db)
-    characters = documents = 0
-    while documents < STEP_DOCUMENTS and characters < STEP_CHARACTERS:
+    worded: list[Worded] = []
+    characters, more = 0, True
+    while len(worded) < STEP_DOCUMENTS and characters < STEP_CHARACTERS:
         sql = "SELECT n, body, content_type, title FROM documents WHERE n > ? ORDER BY n LIMIT 1"
         found = rows(db, sql, (passed,))
         if not found:
-            db.execute("DROP TABLE old_chunks")
-            db.execute("DROP TABLE upgrade")
-            return False
+            more = False
+            break
         passed, body, content_type, title = found[0]
         sql = "SELECT text FROM old_chunks WHERE rowid BETWEEN ? AND ? ORDER BY rowid"
         chunks = [text for (text,) in rows(db, sql, chunk_range(passed))]
-        writing.write_chunks(db, passed, title, chunks, language)
+        writing.write_chunks(db, passed, chunks)
         writing.place(db, passed, body, content_type, chunks)
-        documents += 1
+        worded.append(Worded(passed, title, chunks))
         characters += len(body)
-    db.execute("UPDATE upgrade SET passed = ?", (passed,))
-    return True
+    indexing.index(db, worded, indexing.language(db))
+    if more:
+        db.execute("UPDATE upgrade SET passed = ?", (passed,))
+    else:
+        db.execute("DROP TABLE old_chunks")
+        db.execute("DROP TABLE upgrade")
+    return more

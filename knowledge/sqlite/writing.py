@@ -14,6 +14,7 @@ from knowledge import places, textfiles
 from knowledge.access import PUBLIC, Access, SourceAccess
 from knowledge.sqlite import access, indexing, vectors
 from knowledge.sqlite.access import Changed
+from knowledge.sqlite.indexing import Worded
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import (
     MAX_CHUNKS,
@@ -53,10 +54,11 @@ def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes
     """Write a batch. Raises StoreError where the store would be larger than `max_bytes`."""
     given = configured.sources.get(batch.source)
     source = _source_row(db, batch.source, given)
-    changed, language = Changed(source), indexing.language(db)
+    changed, worded = Changed(source), dict[int, Worded]()
     for document in batch.upserts:
         labels = document.access or (given or PUBLIC).labels_of(document.source_id)
-        _upsert(db, changed, batch.source, document, labels, language)
+        n = _upsert(db, changed, batch.source, document, labels)
+        worded[n] = Worded(n, document.title, document.chunks)
     if batch.upserts:
         access.note_written(db, source, None if given is None else given.digest)
     deleted = sum(_delete(db, changed, source_id) for source_id in batch.deletes)
@@ -67,11 +69,12 @@ def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes
     )
     if batch.mark:
         _mark(db, source, batch.mark)
+    indexing.index(db, worded.values(), indexing.language(db))
     if batch.mark and (batch.mark.at or batch.mark.error):
         # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
         # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
         db.execute("INSERT INTO words(words, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
-    if batch.upserts and max_bytes is not None and (used := vectors.used_bytes(db)) > max_bytes:
+    if batch.upserts and max_bytes is not None and (used := _written_bytes(db)) > max_bytes:
         raise StoreError(
             f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
             "before these were written, these were not"
@@ -88,9 +91,8 @@ def _source_row(db: apsw.Connection, label: str, given: Access | None) -> int:
     return int(rows(db, "SELECT n FROM sources WHERE label = ?", (label,))[0][0])
 
 
-def _upsert(
-    db: apsw.Connection, changed: Changed, label: str, document: NewDocument, labels: frozenset[str], language: str
-) -> None:
+def _upsert(db: apsw.Connection, changed: Changed, label: str, document: NewDocument, labels: frozenset[str]) -> int:
+    """Write a document but for its words, and return its number."""
     values = {
         "id": str(uuid.uuid5(_ID_NAMESPACE, f"{label}\0{document.source_id}")),
         "source": changed.source,
@@ -112,20 +114,25 @@ def _upsert(
     there = rows(db, _NUMBER, (changed.source, document.source_id))
     for (n,) in there:
         changed.note(access.labels_of(db, n))
-    n = rows(db, _UPSERT, values)[0][0]
+    n = int(rows(db, _UPSERT, values)[0][0])
     changed.note(labels)
     access.put(db, n, labels, own=bool(document.access))
     if there:
         _forget_chunks(db, n)
-    write_chunks(db, n, document.title, document.chunks, language)
+    write_chunks(db, n, document.chunks)
     place(db, n, document.body, document.content_type, document.chunks, document.pages)
+    return n
 
 
-def write_chunks(db: apsw.Connection, n: int, title: str | None, chunks: Sequence[str], language: str) -> None:
-    """Write the chunks of document `n`, which has none, and their words."""
+def _written_bytes(db: apsw.Connection) -> int:
+    db.execute("INSERT INTO words(words) VALUES ('flush')")  # else what FTS5 has collected is not in any page yet
+    return vectors.used_bytes(db)
+
+
+def write_chunks(db: apsw.Connection, n: int, chunks: Sequence[str]) -> None:
+    """Write the chunks of document `n`, which has none. `indexing.index` writes their words."""
     first, _ = chunk_range(n)
     db.executemany("INSERT INTO chunks(chunk, text) VALUES (?, ?)", enumerate(chunks, first))
-    indexing.index(db, n, title, chunks, language)
     vectors.forget(db, n)
 
 

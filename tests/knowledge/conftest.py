@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from knowledge.sqlite import indexing, schema
+from knowledge.sqlite.indexing import Worded
 
 
 @pytest.fixture
@@ -55,5 +56,5 @@ def _indexed_anew(db: apsw.Connection) -> apsw.Connection:
     anew.execute(schema.SCHEMA)
     for n, title in db.execute("SELECT n, title FROM documents"):
         texts = db.execute("SELECT text FROM chunks WHERE chunk >> 24 = ? ORDER BY chunk", (n,)).fetchall()
-        indexing.index(anew, n, title, [text for (text,) in texts], indexing.language(db))
+        indexing.index(anew, [Worded(n, title, [text for (text,) in texts])], indexing.language(db))
     return anew

@@ -1,9 +1,13 @@
 import errno
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
 from knowledge.connectors.filesystem import FilesystemConnector
@@ -179,11 +183,44 @@ async def test_the_body_is_kept_as_it_is_but_for_a_byte_order_mark(root: Path) -
         ("---\n\n# After a rule", "After a rule"),
         ("#\n\n# Not empty", "Not empty"),
         ("# A [link](http://x) &amp; more #", "A link & more"),
+        ("# A [reference]\n\ntext\n\n[reference]: http://x", "A reference"),
+        ("> # Quoted\n\n# Not quoted", "Quoted"),
+        ("1. - # In a list", "In a list"),
+        ("text\r# After an old Mac's line", "After an old Mac's line"),
         ("", None),
     ],
 )
 def test_the_title_is_the_front_matters_or_the_first_level_one_heading(text: str, title: str | None) -> None:
     assert markdown_title(text) == title
+
+
+_MARKDOWN_PARTS = ["# a", "#", "## b", "=", "===", "text", "> ", "- ", "1. ", "```", "~~~", "    ", "\t", "\n", "\n\n"]
+_MARKDOWN_PARTS += [
+    "\r\n",
+    "[x]",
+    "[x]: /u",
+    "<!--",
+    "-->",
+    "<div>",
+    "# [x] *e* `c`",
+    "\\# n",
+    " ",
+    "# c #",
+    "---",
+    "* ",
+]
+
+
+@given(st.lists(st.sampled_from(_MARKDOWN_PARTS), max_size=14).map("".join))
+def test_a_title_is_found_without_the_text_below_it_as_with_it(text: str) -> None:
+    whole = MarkdownIt("commonmark").parse(text)
+    titles = [
+        " ".join("".join(child.content or " " * (child.type == "softbreak") for child in inline.children or []).split())
+        for opening, inline in pairwise(whole)
+        if opening.type == "heading_open" and opening.tag == "h1"
+    ]
+    if not text.startswith("---"):  # which may begin front matter
+        assert markdown_title(text) == next(filter(None, titles), None)
 
 
 async def test_a_settled_files_version_changes_with_content_size_or_time_and_a_fresh_ones_is_not_trusted(

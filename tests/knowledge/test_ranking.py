@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from knowledge.ranking import MAX_TERMS, SNIPPET_CHARACTERS, fold, parse_query, scores, snippet
 from knowledge.sqlite import indexing, schema
+from knowledge.sqlite.indexing import Worded
 
 NASTY = [
     "NOT foo", "foo AND", "OR", "AND OR NOT", '"', '""', '"unbalanced', 'a "b', "*", "foo*", "^foo", "🎉", "a-b", "-",
@@ -31,7 +32,7 @@ def index() -> apsw.Connection:
     texts = ["foo bar", "bar foo", "NOT AND OR NEAR", "a b", "a x b", "Crème brûlée", "漢字", "क्षमा", "title"]
     for n, text in enumerate(texts):
         db.execute("INSERT INTO chunks VALUES (?, ?)", (n << 24, text))
-        indexing.index(db, n, "", [text], "en")
+        indexing.index(db, [Worded(n, "", [text])], "en")
     return db
 
 

@@ -232,6 +232,22 @@ async def test_passages_are_the_best_chunks_of_each_hit_within_the_tokens(store:
     assert second.passages == ()
 
 
+async def test_the_words_of_a_batch_are_one_segment_of_the_index_however_many_documents_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    async with open_store(path, create=True) as store:
+        for turn in ("first", "changed"):  # each search merges all segments
+            await fill(store, *(document(f"{n}.md", f"{turn} {n}") for n in range(20)))
+            assert len(await search(store, turn, limit=30)) == 20
+            with apsw.Connection(str(path)) as db:
+                segments = db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchall()
+            assert segments == [(1 if turn == "first" else 2,)]
+
+
+async def test_of_two_versions_of_a_document_in_one_batch_the_later_is_found(store: SqliteStore) -> None:
+    await fill(store, document("a.md", "early"), document("b.md", "other"), document("a.md", "late"))
+    assert [names(await search(store, word)) for word in ("early", "late", "other")] == [[], ["a.md"], ["b.md"]]
+
+
 async def test_limit_bounds_the_hits_and_may_be_anything(store: SqliteStore) -> None:
     await fill(store, *(document(f"{n}.md", "word") for n in range(5)))
     assert [len(await search(store, "word", limit=n)) for n in (-1, 0, 1, 5, 100, 2**70)] == [0, 0, 1, 5, 5, 5]
