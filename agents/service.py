@@ -23,6 +23,7 @@ from agents.loading.watched import look
 from agents.publishing.active import ActiveVersions, PublishedBlock
 from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
+from agents.sources import Health
 from agents.syncing import Syncs
 from agents.tool import Called, Tool, ToolInfo
 from agents.tools.builtin import builtin_tools
@@ -247,7 +248,7 @@ async def open_service(
     configuration needs more than this version can do, or one of those objects is unusable).
     """
     config = loaded.config
-    configured, language = config.connectors.problems(), config.retrieval.language
+    configured, language = Health(config), config.retrieval.language
     began_at = time.time()
 
     def access(tenant: str) -> SourceAccess:  # also when a store is opened again: connectors are read at the start
@@ -262,7 +263,7 @@ async def open_service(
             every=config.connectors.every(), embedders=made, settings=settings(config),
         ) as store,
         open_stores(
-            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), config.connectors.problems, access,
+            {DEFAULT_TENANT.id: store}, partial(store_path, config.db.path), partial(Health, config), access,
             language, config.connectors.every, made, settings(config),
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,

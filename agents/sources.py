@@ -1,10 +1,11 @@
 """From a configured source of documents to its connector, for every front end that fills a store."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from engine.config import Config, ConfigError, unsupported_connector
+from engine.config.entries import ScriptConnector
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge import connectors
 from knowledge.access import SourceAccess
@@ -54,6 +55,51 @@ def connector(
         return connectors.make(kind, keys, {"extractor": extractor, "fetching": _fetching})
     except ValueError as error:
         raise ConfigError(f"{label}: {error}") from None
+
+
+class Health(Mapping[str, str | None]):
+    """The labels of a tenant's sources, each with what is wrong with it, or None: as configured, and as far as this
+    machine can tell without reading it. A value is looked up when it is asked for, and blocks for some system calls.
+    """
+
+    def __init__(self, config: Config, tenant: str = "default") -> None:
+        self._config = config
+        self._labels = config.connectors.labels(tenant)
+        self._made: dict[str, Source | str] = {}  # the configuration does not change: its mistakes are found once
+
+    def __contains__(self, label: object) -> bool:
+        return label in self._labels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._labels)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, label: str) -> str | None:
+        if label not in self._labels:
+            raise KeyError(label)
+        if label.startswith("script:"):
+            return _script_trouble(self._config.connectors.script[label.partition(":")[2]])
+        if label not in self._made:
+            try:
+                self._made[label] = connector(self._config, label)
+            except ConfigError as error:
+                self._made[label] = str(error).removeprefix(f"{label}: ")
+        found = self._made[label]
+        if isinstance(found, str):
+            return found
+        return found.trouble() if isinstance(found, connectors.Looks) else None
+
+
+def _script_trouble(entry: ScriptConnector) -> str | None:
+    if entry.unset is not None:
+        return entry.unset
+    try:
+        with entry.path.open("rb"):
+            return None
+    except OSError as error:
+        return f"cannot read the script: {error.strerror}"
 
 
 @asynccontextmanager

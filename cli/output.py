@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 OK = 0
@@ -99,3 +100,26 @@ def quiet_logs() -> None:
     from server import logs
 
     logs.configure({"ENGINE_LOG": "critical", **os.environ})
+
+
+def ago(moment: str | None, now: datetime) -> str:
+    """The time since then, in the largest unit that fits; after thirty days, the date."""
+    if moment is None:
+        return "never"
+    then = datetime.fromisoformat(moment)
+    seconds = max(0, int((now - then).total_seconds()))
+    if seconds > 30 * 86400:
+        return then.strftime("%Y-%m-%d %H:%M")
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            return f"{plural(seconds // size, unit)} ago"
+    return "just now"
+
+
+def due(moment: str, now: datetime) -> str:
+    """The time until then, in the largest unit that fits."""
+    seconds = int((datetime.fromisoformat(moment) - now).total_seconds())
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            return f"in {plural(seconds // size, unit)}"
+    return "now"

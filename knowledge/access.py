@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from knowledge.globs import compile_glob
+from knowledge.globs import Glob, compile_glob
 
 MAX_LABEL_CHARACTERS = 64
 MAX_LABELS = 32
@@ -109,15 +109,15 @@ class Rule:
 
     glob: str
     labels: frozenset[str]
-    _patterns: tuple[re.Pattern[str], ...] = field(init=False, compare=False, repr=False)
+    _patterns: Glob = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError for an invalid pattern."""
         compile_glob(self.glob)  # an error shows it as it was written
-        object.__setattr__(self, "_patterns", tuple(compile_glob(each) for each in _spellings(self.glob)))
+        object.__setattr__(self, "_patterns", compile_glob(*_spellings(self.glob)))
 
     def matches(self, source_id: str) -> bool:
-        return any(pattern.fullmatch(source_id) for pattern in self._patterns)
+        return self._patterns.fullmatch(source_id)
 
 
 def _spellings(glob: str) -> tuple[str, ...]:

@@ -5,17 +5,59 @@ The rules are those of the Rust crate globset in its default form (https://docs.
 
 import re
 
+import re2
+
+_OPTIONS = re2.Options()
+_OPTIONS.dot_nl = True
+_OPTIONS.log_errors = False
+
 # A piece of a pattern: an escaped character, a set, `**` as a whole component with the slashes beside it, or one
 # character. The first character of a set may be a bracket.
 _PIECE = re.compile(r"\\(.)|\[([!^]?)(\]?[^\]]*)\]|(^|/)\*\*(/|$)|(.)", re.DOTALL)
 
 
-def compile_glob(pattern: str) -> re.Pattern[str]:
-    """The expression that matches what the pattern does, to be used with `fullmatch`. Raises ValueError.
+class Glob:
+    """Patterns, of which a path matches one as a whole. Their time is linear in the path, whatever they are."""
+
+    def __init__(self, expression: str) -> None:
+        """Raises re2.error."""
+        self._expression = re2.compile(expression, _OPTIONS)
+
+    def fullmatch(self, path: str) -> bool:
+        """Whether one of them matches the whole path."""
+        return self._expression.fullmatch(encodable(path)) is not None
+
+
+def encodable(path: str) -> str:
+    """A path whose bytes are not UTF-8, with other characters in their places: RE2 takes UTF-8 alone."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return path.encode("utf-8", "replace").decode()
+    return path
+
+
+def compile_glob(*patterns: str) -> Glob:
+    """What matches a path as a whole if one of the patterns does. Raises ValueError.
 
     `*` and `**` are any characters, `?` one, `[a-z]` one of a set and `[!a-z]` one that is not, `{a,b}` either; `**/`
     is any folders, none included. A backslash makes the next character an ordinary one.
     """
+    expressions = [_expression(pattern) for pattern in patterns]
+    for pattern, expression in zip(patterns, expressions, strict=True):
+        try:
+            Glob(expression)
+        except re2.error as error:
+            raise ValueError(f"{pattern!r} is not a pattern: {_said(error)}") from None
+    return Glob("|".join(f"(?:{each})" for each in expressions) or r"\b\B")  # of no pattern: nothing
+
+
+def _said(error: Exception) -> str:
+    said = error.args[0] if error.args else error
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+
+
+def _expression(pattern: str) -> str:
     parts: list[str] = []
     open_braces = place = 0
     while place < len(pattern):
@@ -24,7 +66,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         place = found.end()
         escaped, negated, members, before, after, character = found.groups()
         if escaped is not None:
-            parts.append(re.escape(escaped))
+            parts.append(_literal(escaped))
         elif members is not None:
             if not members:
                 raise ValueError(f"{pattern!r} has a set without members")
@@ -46,13 +88,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         elif character in "[}":
             raise ValueError(f"{pattern!r} has a {character!r} without its counterpart")
         else:
-            parts.append(re.escape(character))
+            parts.append(_literal(character))
     if open_braces:
         raise ValueError(f"{pattern!r} has a '{{' without its counterpart")
-    try:
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a pattern: {error}") from None
+    return "".join(parts)
 
 
 # A pattern of a query, and the alternatives that it may stand for. SQLite's GLOB takes time in proportion to the length
@@ -64,7 +103,7 @@ MAX_ALTERNATIVES = 32
 def sqlite_globs(pattern: str) -> tuple[str, ...]:
     """Patterns of SQLite's GLOB, one of which matches what `pattern` does. Raises ValueError.
 
-    It is for patterns of strangers: an expression for `re` may take exponential time.
+    It is for patterns of strangers, which the store applies to every path that it holds.
     """
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise ValueError(f"the pattern has {len(pattern)} characters; at most {MAX_PATTERN_CHARACTERS} are allowed")
@@ -113,6 +152,10 @@ def _sqlite_piece(
     return (character or "",)
 
 
+def _literal(character: str) -> str:
+    return str(re2.escape(encodable(character)))
+
+
 def _folders(before: str, after: str) -> str:
     """`**` as a component: at the start, at the end, in the middle, or alone."""
     if before and after:
@@ -124,4 +167,4 @@ def _folders(before: str, after: str) -> str:
 
 def _set(members: str) -> str:
     """What is between brackets, with all but the dash of a range escaped."""
-    return "".join(character if character == "-" else re.escape(character) for character in members)
+    return "".join(character if character == "-" else _literal(character) for character in members)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from knowledge.access import Reader
@@ -329,6 +330,17 @@ class SyncMark:
     skipped_count: int = 0
 
 
+def lateness(source: SourceInfo, every_s: float | None, now: datetime) -> str | None:
+    """A sentence about a source that was not synchronised for twice its period, or None."""
+    if every_s is None:
+        return None
+    if source.last_sync is None:
+        return f"{source.source} was never synchronised"
+    if (now - datetime.fromisoformat(source.last_sync)).total_seconds() > 2 * every_s:
+        return f"{source.source} is out of date: its last sync was at {source.last_sync}"
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Changes to one source that are written together or not at all.
@@ -354,12 +366,15 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Totals. `size_bytes` is what the store takes on disk, its write-ahead log included."""
+    """Totals of what the reader may see.
+
+    `size_bytes` is what the store takes on disk, its write-ahead log included; None for a reader who may not see all.
+    """
 
     documents: int
     chunks: int
     embedded: int
-    size_bytes: int
+    size_bytes: int | None
     sources: tuple[SourceInfo, ...]
 
 

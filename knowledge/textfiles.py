@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
+import re2
 from markdown_it import MarkdownIt
 from pathspec import GitIgnoreSpec
 
 from knowledge.extraction import Extracted, Unreadable
-from knowledge.globs import compile_glob
+from knowledge.globs import compile_glob, encodable
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
 DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
-# Of the back ends of `pathspec`, the one in Python: that in RE2 is chosen where RE2 is installed, and raises
-# UnicodeEncodeError for names that are not UTF-8.
-_BACKEND: Literal["simple"] = "simple"
+# Of the back ends of `pathspec`, the one whose time is linear: names are those of strangers.
+_BACKEND: Literal["re2"] = "re2"
 
 # 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
 DEFAULT_MAX_BYTES = 50_000_000
@@ -48,15 +48,16 @@ class Globs:
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str], style: GlobStyle) -> None:
         """Raises ValueError for an invalid pattern."""
+        self._include: Callable[[str], bool]
         try:
             if style == "ctx":
-                self._include, excluded = _matcher_of_ctx(include), _matcher_of_ctx(exclude)
-                default = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE, backend=_BACKEND).match_file
+                default, excluded = _matcher(DEFAULT_EXCLUDE), compile_glob(*exclude).fullmatch
+                self._include = compile_glob(*include).fullmatch
                 self.excludes: Callable[[str], bool] = lambda path: default(path) or excluded(path)
             else:
-                self._include = GitIgnoreSpec.from_lines(include, backend=_BACKEND).match_file
-                self.excludes = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude], backend=_BACKEND).match_file
-        except ValueError as error:
+                self._include = _matcher(include)
+                self.excludes = _matcher([*DEFAULT_EXCLUDE, *exclude])
+        except (ValueError, re.error, re2.error) as error:
             raise ValueError(f"a glob is not valid: {error}") from None
 
     def take(self, path: str) -> bool:
@@ -64,9 +65,10 @@ class Globs:
         return self._include(path) and not self.excludes(path)
 
 
-def _matcher_of_ctx(globs: Sequence[str]) -> Callable[[str], bool]:
-    patterns = [compile_glob(glob) for glob in globs]
-    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
+def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:
+    """Patterns of .gitignore."""
+    match = GitIgnoreSpec.from_lines(globs, backend=_BACKEND).match_file
+    return lambda path: match(encodable(path))
 
 
 def too_large(size: int, bound: int) -> str:

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import trio
 
 from agents.loading.loader import LoadFailure
 from agents.service import Service, open_service
+from agents.sources import Health, access_of
 from cli.options import AsJson, ConfigPath, load, shown
-from cli.output import FAILED, OK, UNUSABLE, mebibytes, one_line, plural, quiet_logs, say, say_json
+from cli.output import FAILED, OK, UNUSABLE, ago, due, mebibytes, one_line, plural, quiet_logs, say, say_json
 from control.files import control_path
 from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
@@ -24,7 +26,8 @@ from knowledge.access import EVERYTHING
 from knowledge.embedding import Embedder, EmbeddingError, checked
 from knowledge.extraction import Unreadable
 from knowledge.sqlite.store import open_store
-from knowledge.store import StoreError
+from knowledge.store import StoreError, lateness
+from knowledge.stores import store_path
 from sandbox.wire.extraction import FORMATS
 from server.oauth.tokens import open_tokens
 
@@ -39,6 +42,9 @@ class _Report:
 
     config: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": None})
     store: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": "not checked"})
+    sidecar: dict[str, Any] | None = None
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    tenants: list[dict[str, Any]] = field(default_factory=list)
     embedder: dict[str, Any] = field(default_factory=lambda: {"ok": False, "provider": None, "message": "not checked"})
     extractor: dict[str, Any] = field(default_factory=lambda: {"ok": False, "message": "not checked", "layers": []})
     layers: list[dict[str, Any]] = field(default_factory=list)
@@ -56,6 +62,9 @@ class _Report:
             "ok": self.code == OK,
             "config": self.config,
             "store": self.store,
+            "sidecar": self.sidecar,
+            "tenants": self.tenants,
+            "sources": self.sources,
             "embedder": self.embedder,
             "extractor": self.extractor,
             "layers": self.layers,
@@ -96,7 +105,7 @@ def _check_config(report: _Report, path: Path | None) -> LoadedConfig | None:
         return None
     report.config = {"ok": True, "path": shown(loaded.path) if loaded.path else None, "message": None}
     report.warnings.extend(loaded.warnings)
-    for label, problem in loaded.config.connectors.problems().items():
+    for label, problem in Health(loaded.config).items():
         if problem is not None:
             report.warnings.append(f"{label}: {problem}")
     return loaded
@@ -109,15 +118,54 @@ async def _check_store(report: _Report, config: Config) -> None:
         # The first write creates it; a check must not.
         report.store["message"] = "does not exist yet: `engine init` or `engine sync` creates it"
         return
+    every = config.connectors.every()
     try:
-        async with open_store(path, readonly=True) as store:
+        async with open_store(path, readonly=True, configured=Health(config), access=access_of(config)) as store:
             stats = await store.stats(EVERYTHING)
+            found = await store.checked()
     except StoreError as error:
         report.store |= {"ok": False, "message": str(error)}
         report.worsen(UNUSABLE)
-    else:
-        counts = plural(stats.documents, "document"), plural(stats.chunks, "chunk")
-        report.store["message"] = f"{counts[0]}, {counts[1]}, {mebibytes(stats.size_bytes)}"
+        return
+    counts = plural(stats.documents, "document"), plural(stats.chunks, "chunk")
+    report.store["message"] = f"{counts[0]}, {counts[1]}, {mebibytes(stats.size_bytes or 0)}"
+    if found.damage:
+        said = f"damaged: {'; '.join(found.damage)}; restore it from a backup, or remove it and sync again"
+        report.store |= {"ok": False, "message": said}
+        report.worsen(UNUSABLE)
+    await _check_tenants_stores(report, path)
+    if found.sidecar is not None:
+        report.sidecar = {"ok": found.usable, "message": found.sidecar}
+        if not found.usable:
+            report.warnings.append(f"vectors beside the store: {found.sidecar}")
+    now = datetime.now(UTC)
+    for source in stats.sources:
+        late = lateness(source, every.get(source.source), now)
+        report.sources.append(
+            {
+                "source": source.source, "ok": source.healthy and late is None, "documents": source.document_count,
+                "last_sync": source.last_sync, "next_sync": source.next_sync, "stale": late is not None,
+                "message": source.notes,
+            }
+        )  # fmt: skip
+        if late is not None:
+            report.warnings.append(late)
+        elif source.last_error is not None:
+            report.warnings.append(f"{source.source}: {source.notes}")
+
+
+async def _check_tenants_stores(report: _Report, path: Path) -> None:
+    """The stores of other tenants, which the engine opens when they are used."""
+    folder = store_path(path, "any").parent
+    for file in await trio.to_thread.run_sync(lambda: sorted(folder.glob("*.sqlite"))):
+        try:
+            async with open_store(file, readonly=True, readers=1) as store:
+                problem = "; ".join((await store.checked()).damage) or None
+        except StoreError as error:
+            problem = str(error)
+        report.tenants.append({"tenant": file.stem, "ok": problem is None, "message": problem})
+        if problem is not None:
+            report.worsen(UNUSABLE)
 
 
 async def _check_embedder(report: _Report, config: Config) -> None:
@@ -257,8 +305,18 @@ def _show(report: _Report) -> None:
     line(config["ok"], "config", config["message"] or config["path"] or "built-in defaults")
     if config["ok"]:
         line(store["ok"], "store", f"{store['path']}: {store['message']}" if store["ok"] else store["message"])
+        if report.sidecar is not None:
+            line(report.sidecar["ok"], "vectors", report.sidecar["message"])
+        damaged = [each for each in report.tenants if not each["ok"]]
+        for each in damaged:
+            line(False, "store", f"of tenant {each['tenant']}: {each['message']}")
+        if report.tenants and not damaged:
+            line(True, "store", f"of {plural(len(report.tenants), 'tenant')} more: whole")
         line(embedder["ok"], "embedder", f"{embedder['provider']}: {embedder['message']}")
         line(report.extractor["ok"], "extractor", report.extractor["message"])
+        now = datetime.now(UTC)
+        for source in report.sources:
+            line(source["ok"], "source", _told(source, now))
     if report.sandbox:
         line(False, "sandbox", report.sandbox)
     for layer in report.layers:
@@ -274,6 +332,13 @@ def _show(report: _Report) -> None:
     for warning in report.warnings:
         say(f"! {one_line(warning)}")
     say(_verdict(report))
+
+
+def _told(source: dict[str, Any], now: datetime) -> str:
+    parts = [plural(source["documents"], "document"), f"last sync {ago(source['last_sync'], now)}"]
+    if source["next_sync"] is not None:
+        parts.append(f"next {due(source['next_sync'], now)}")
+    return f"{source['source']}: {', '.join(parts)}"
 
 
 def _verdict(report: _Report) -> str:

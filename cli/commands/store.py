@@ -1,7 +1,8 @@
 """The contents of the knowledge store: `engine search`, `get`, `sources`, `stats`, `export`."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+import textwrap
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -10,16 +11,20 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from agents.sources import access_of
+from agents.sources import Health, access_of
 from cli.control import tenant_of
 from cli.options import AsJson, AsLabels, ConfigPath, TenantName, load, reader_of, shown
-from cli.output import FAILED, UNUSABLE, Exit, mebibytes, note, one_line, plural, say, say_json, table, warn
+from cli.output import FAILED, UNUSABLE, Exit, ago, mebibytes, note, one_line, plural, say, say_json, table, warn
 from engine.bridge.knowledge import SearchArguments, document_as_json, search_as_json, search_query
 from engine.config import LoadedConfig
 from engine.embedders import open_embedders, settings
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import DEFAULT_PASSAGE_TOKENS, Explained, ExplainedSearch, Hit, SourceInfo
 from knowledge.stores import store_path
+
+# Columns that a terminal is expected to have, and skipped items that are listed of each source.
+_WIDTH = 100
+_SKIPPED_SHOWN = 3
 
 Mode = Literal["keyword", "semantic", "hybrid"]
 
@@ -35,7 +40,7 @@ async def reading(
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
     config = loaded.config
-    configured, access = config.connectors.problems(who.id), access_of(config, who)
+    configured, access = Health(config, who.id), access_of(config, who)
     async with AsyncExitStack() as stack:
         made = await stack.enter_async_context(open_embedders(config, query_s=_EMBEDDER_S)) if meaning else None
         store = await stack.enter_async_context(
@@ -192,21 +197,40 @@ async def sources(
     elif not found:
         say("No sources.")
     else:
-        table(
+        _show_sources(found)
+
+
+def _show_sources(found: Sequence[SourceInfo]) -> None:
+    """A table that fits 100 columns, and below it what there is to say about a source, in a paragraph."""
+    now = datetime.now(UTC)
+    table(
+        (
             (
-                (
-                    source.source,
-                    _status(source),
-                    str(source.healthy).lower(),
-                    source.document_count,
-                    source.chunk_count,
-                    source.notes or "",
-                )
-                for source in found
-            ),
-            heading=("CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"),
-            indent="",
-        )
+                source.source,
+                _status(source),
+                str(source.healthy).lower(),
+                source.document_count,
+                source.chunk_count,
+                len(source.skipped) + source.skipped_more,
+                ago(source.last_sync, now),
+            )
+            for source in found
+        ),
+        heading=("CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "SKIPPED", "LAST SYNC"),
+        indent="",
+    )
+    for source in found:
+        if source.notes:
+            _say_wrapped(f"{source.source}: {source.notes}")
+        for item in source.skipped[:_SKIPPED_SHOWN]:
+            _say_wrapped(f"{source.source}: skipped {item.source_id}: {item.reason}")
+        if (more := len(source.skipped) + source.skipped_more - _SKIPPED_SHOWN) > 0:
+            _say_wrapped(f"{source.source}: skipped {more:,} more (--json lists the first 20)")
+
+
+def _say_wrapped(text: str) -> None:
+    for line in textwrap.wrap(one_line(text), _WIDTH, subsequent_indent="  "):
+        say(line)
 
 
 def _status(source: SourceInfo) -> str:
@@ -234,7 +258,7 @@ async def stats(
     share = 100 * found.embedded / found.chunks if found.chunks else 0
     say("Knowledge store")
     say(f"Database:  {database}")
-    say(f"Size:      {mebibytes(found.size_bytes)}")
+    say(f"Size:      {'not shown to this reader' if found.size_bytes is None else mebibytes(found.size_bytes)}")
     say(f"Documents: {found.documents:,}")
     say(f"Chunks:    {found.chunks:,}")
     say(f"Embedded:  {found.embedded:,} / {found.chunks:,} ({share:.0f}%)")
@@ -243,7 +267,7 @@ async def stats(
         now = datetime.now(UTC)
         table(
             (
-                (source.source, f"{source.document_count:,}", f"{source.chunk_count:,}", _ago(source.last_sync, now))
+                (source.source, f"{source.document_count:,}", f"{source.chunk_count:,}", ago(source.last_sync, now))
                 for source in found.sources
             ),
             heading=("SOURCE", "DOCS", "CHUNKS", "LAST SYNC"),
@@ -272,17 +296,3 @@ async def export(
         file.write("\n")
     counts = plural(len(everything["documents"]), "document"), plural(len(everything["chunks"]), "chunk")
     note(f"exported {counts[0]} and {counts[1]} to {output}")
-
-
-def _ago(moment: str | None, now: datetime) -> str:
-    """The time since then, in the largest unit that fits; after thirty days, the date."""
-    if moment is None:
-        return "never"
-    then = datetime.fromisoformat(moment)
-    seconds = max(0, int((now - then).total_seconds()))
-    if seconds > 30 * 86400:
-        return then.strftime("%Y-%m-%d %H:%M")
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            return f"{plural(seconds // size, unit)} ago"
-    return "just now"

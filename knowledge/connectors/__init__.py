@@ -153,6 +153,15 @@ class Remembers(Protocol):
         ...
 
 
+@runtime_checkable
+class Looks(Protocol):
+    """A source of which this machine can tell whether it can be read, without reading it."""
+
+    def trouble(self) -> str | None:
+        """What keeps it from being read now, or None: no promise. Without host paths; blocks for some system calls."""
+        ...
+
+
 Source = Connector | Streams | Opens
 
 

@@ -72,13 +72,25 @@ class FilesystemConnector:
             pages=text.pages,
         )
 
-    def _walk(self) -> Iterator[Found | Skipped]:
+    def trouble(self) -> str | None:
+        """Why its root cannot be listed, or None."""
+        try:
+            self._root_there()
+        except ConnectorError as error:
+            return str(error)
+        return None if os.access(self._root, os.R_OK | os.X_OK) else "its root folder cannot be read: Permission denied"
+
+    def _root_there(self) -> os.stat_result:
         try:
             root = os.stat(self._root)
         except OSError as error:
             raise ConnectorError(f"its root folder cannot be reached: {error.strerror}") from error
         if not stat.S_ISDIR(root.st_mode):
             raise ConnectorError("its root is not a folder")
+        return root
+
+    def _walk(self) -> Iterator[Found | Skipped]:
+        root = self._root_there()
         yield from self._walk_folder("", ((root.st_dev, root.st_ino),))
 
     def _walk_folder(self, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[Found | Skipped]:

@@ -148,6 +148,7 @@ class GitConnector:
         secret = token or self._address.password
         user = username if token else self._address.user or username
         key = hashlib.sha256(f"{self._address.fetch}\n{branch}\n{shallow}".encode()).hexdigest()[:12]
+        self._ssh_key = ssh_key
         self._clone = _Clone(
             folder=Path(cache_dir) / key,
             address=self._address.fetch,
@@ -156,6 +157,17 @@ class GitConnector:
             max_bytes=max_extract_bytes,
             environment=_environment(self._address.fetch, user, secret, ssh_key),
         )
+
+    def trouble(self) -> str | None:
+        """What is missing on this machine, or None: no repository is asked."""
+        if shutil.which("git") is None:
+            return "the program git is not installed"
+        if self._ssh_key is not None and not os.access(self._ssh_key, os.R_OK):
+            return "its ssh_key cannot be read"
+        address = self._clone.address
+        if address.startswith("file://") and not os.path.isdir(unquote(address.removeprefix("file://"))):
+            return "there is no repository at its address"
+        return None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["_Snapshot"]:

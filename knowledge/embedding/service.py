@@ -11,6 +11,7 @@ import trio
 
 from knowledge.embedding import EmbeddingError, Model
 from knowledge.fetching import Fetched, FetchFailed, Poster
+from storage.metering import in_thread
 
 # Numbers in one answer: read in a thread, which holds the interpreter for 10 ms.
 MAX_NUMBERS = 128 * 1024
@@ -84,7 +85,7 @@ class ServiceEmbedder:
                 reason, again = f"no answer of {self._named}: {error}", error.again
             else:
                 if answer.status == 200:
-                    return await trio.to_thread.run_sync(self._vectors, bytes(answer.body), len(texts))
+                    return await in_thread(self._vectors, bytes(answer.body), len(texts))
                 meaning = _MEANINGS.get(answer.status)
                 reason = f"{self._named} answered with status {answer.status}" + (f": {meaning}" if meaning else "")
                 again, asked = answer.status in _AGAIN, _retry_after(answer)

@@ -21,7 +21,7 @@ from knowledge.embedding import MAX_QUERY_CHARACTERS, Embedder, Embedders, Embed
 from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.embedding.queries import QueryVectors
 from knowledge.sqlite import access as sees
-from knowledge.sqlite import explaining, indexing, matching, reading, schema, upgrade, vectors, writing
+from knowledge.sqlite import explaining, indexing, integrity, matching, reading, schema, upgrade, vectors, writing
 from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.sqlite.vectors import Held, Meant, Pending
 from knowledge.store import (
@@ -39,6 +39,7 @@ from knowledge.store import (
     StoreError,
     StoreStats,
     SyncRunning,
+    lateness,
 )
 from storage.answers import Answers
 from storage.faults import Fault, Named, answer_text, fault_of, opening_text
@@ -197,7 +198,7 @@ class SqliteStore:
         self._file = file
         self._writer = writer
         self._readers = readers
-        self._configured = dict(configured)
+        self._configured = configured
         self._access = access
         self._max_bytes = max_bytes
         self._watch = watch
@@ -211,7 +212,7 @@ class SqliteStore:
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
         """The same store with other configured sources."""
         same = copy.copy(self)
-        same._configured, same._access = dict(configured), access
+        same._configured, same._access = configured, access
         return same
 
     def _seen(self, reader: Reader) -> Condition:
@@ -220,16 +221,12 @@ class SqliteStore:
     async def _late(self, asked: str | None, reader: Reader) -> tuple[str, ...]:
         """A warning for each source, of those that a search is of, whose last synchronisation is too long ago."""
         now = datetime.now(UTC)
-        said = []
-        for source in await self.sources(reader):
-            every = self._every.get(source.source)
-            if every is None or asked not in (None, source.source, *source.source.split(":", 1)):
-                continue
-            if source.last_sync is None:
-                said.append(f"{source.source} was never synchronised")
-            elif (now - datetime.fromisoformat(source.last_sync)).total_seconds() > 2 * every:
-                said.append(f"{source.source} is out of date: its last sync was at {source.last_sync}")
-        return tuple(said)
+        said = [
+            lateness(source, self._every.get(source.source), now)
+            for source in await self._sources(reader, dict.fromkeys(self._configured))
+            if asked in (None, source.source, *source.source.split(":", 1))
+        ]
+        return tuple(filter(None, said))
 
     async def search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         """Find documents; see `Store`. Raises ValueError for an unknown mode, an invalid `since`, `until` or `path`."""
@@ -340,6 +337,12 @@ class SqliteStore:
 
         A source is healthy when its configuration is (`configured`) and its last synchronisation did not fail.
         """
+        problems = self._configured
+        if not isinstance(problems, dict):  # in a thread: a look at a source may wait for a disk, or a network's
+            problems = await trio.to_thread.run_sync(dict, problems, abandon_on_cancel=True)
+        return await self._sources(reader, problems)
+
+    async def _sources(self, reader: Reader, problems: Mapping[str, str | None]) -> tuple[SourceInfo, ...]:
         ask = partial(self._read, partial(reading.sources, seen=self._seen(reader)))
         found = await self._answer(("sources",), reader, ask, reading.sources_bytes)
         there = {label: row for label, *row, _ in found}
@@ -351,7 +354,10 @@ class SqliteStore:
         }  # fmt: skip
         return tuple(
             self._source_info(
-                label, *there.get(label, (0, 0, None, None)), tells_all=sees.tells_all(reader, self._access, label)
+                label,
+                problems.get(label),
+                *there.get(label, (0, 0, None, None)),
+                tells_all=sees.tells_all(reader, self._access, label),
             )
             for label in sorted(labels)
         )
@@ -359,6 +365,7 @@ class SqliteStore:
     def _source_info(
         self,
         label: str,
+        trouble: str | None,
         documents: int,
         chunks: int,
         last_sync: str | None,
@@ -372,7 +379,7 @@ class SqliteStore:
     ) -> SourceInfo:
         if not tells_all:  # these may name items that are hidden
             last_error, skipped, skipped_count = last_error and "not shown to this reader", None, None
-        problem = self._configured.get(label) or (f"the last sync failed: {last_error}" if last_error else None)
+        problem = trouble or (f"the last sync failed: {last_error}" if last_error else None)
         configured = label in self._configured
         items = tuple(SkippedItem(*item) for item in json.loads(skipped or "[]"))
         return SourceInfo(
@@ -432,9 +439,14 @@ class SqliteStore:
     async def stats(self, reader: Reader) -> StoreStats:
         """Totals over all sources."""
         sources = await self.sources(reader)
-        size = await trio.to_thread.run_sync(reading.size_on_disk, self._file)
+        # The file's size is a fact about documents that the reader may not see.
+        size = await trio.to_thread.run_sync(reading.size_on_disk, self._file) if reader.unlimited else None
         documents, chunks = sum(s.document_count for s in sources), sum(s.chunk_count for s in sources)
         return StoreStats(documents, chunks, sum(s.embedded for s in sources), size, sources)
+
+    async def checked(self) -> integrity.Integrity:
+        """What is wrong with the file and with the vectors beside it. Reads all of both."""
+        return await self._read(partial(integrity.check, file=self._file))
 
     async def export(self, reader: Reader) -> dict[str, Any]:
         """Everything as one JSON-able value, from one snapshot.

@@ -357,7 +357,7 @@ def test_sources_lists_what_is_configured_and_what_is_stored(filled, tmp_path, f
     assert (found["ftp:repo"]["configured"], found["ftp:repo"]["healthy"]) == (True, False)
     assert "not supported by this version" in found["ftp:repo"]["notes"]
     lines = filled("sources").out.splitlines()
-    assert lines[0].split() == ["CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "NOTES"]
+    assert lines[0].split() == ["CONNECTOR", "STATUS", "HEALTHY", "DOCS", "CHUNKS", "SKIPPED", "LAST", "SYNC"]
     assert lines[2].split()[:3] == ["ftp:repo", "FAILED", "false"]
 
 

@@ -1,15 +1,20 @@
 """Patterns of paths mean what they mean in ctx."""
 
+import re
+import time
 from pathlib import Path
 
 import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pathspec import GitIgnoreSpec
 
+from knowledge.access import Rule
 from knowledge.connectors import Found
 from knowledge.connectors.filesystem import FilesystemConnector
 from knowledge.globs import MAX_PATTERN_CHARACTERS, compile_glob, sqlite_globs
+from knowledge.textfiles import Globs, GlobStyle
 
 # pattern -> paths that it matches, paths that it does not. By the documentation of globset, in its default form.
 MATCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -113,3 +118,27 @@ def test_sqlite_matches_what_any_expression_does(pattern: str, path: str) -> Non
 def test_a_pattern_that_stands_for_too_many_is_refused_at_once(pattern: str) -> None:
     with pytest.raises(ValueError, match=f"more than 32 patterns|at most {MAX_PATTERN_CHARACTERS}"):
         sqlite_globs(pattern)
+
+
+@pytest.mark.parametrize("style", ["gitignore", "ctx"])
+def test_no_name_of_a_stranger_makes_a_pattern_slow_or_fail(style: GlobStyle) -> None:
+    globs = Globs(["*a*a*a*a*a*a*a*b"], [], style)
+    began_s = time.process_time()
+    assert not globs.take("a" * 4_000)
+    assert not Rule("**/x*a*a*a*a*a*a*a*b", frozenset()).matches("x" + "a" * 4_000)
+    assert time.process_time() - began_s < 5  # expressions that try one way after the other: years
+    assert Globs(["**/*.md"], [], style).take("a\udcff/b\ud800.md")  # bytes that are not UTF-8, half a pair
+    with pytest.raises(ValueError, match="glob is not valid"):
+        Globs(["[z-a]"], [], style)
+
+
+PATHS = st.lists(st.text("ab.-é/", min_size=1, max_size=8), min_size=1, max_size=4).map("/".join)
+
+
+@given(st.lists(st.text("ab*?/![]-.é", min_size=1, max_size=8), min_size=1, max_size=3), PATHS)
+def test_the_linear_back_end_takes_what_the_plain_one_takes(lines: list[str], path: str) -> None:
+    try:
+        expected = GitIgnoreSpec.from_lines(lines, backend="simple").match_file(path)
+    except (ValueError, re.error):
+        return
+    assert Globs(lines, [], "gitignore")._include(path) == expected

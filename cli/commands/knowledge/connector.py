@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from agents.scanning import ScriptSource
+from agents.sources import Health
 from agents.sources import connector as source_of
 from cli.control import tenant_of
 from cli.options import AsJson, ConfigPath, TenantName, load, shown
@@ -51,7 +52,7 @@ async def list_connectors(
     """List the configured connectors."""
     loaded = load(config)
     who = await tenant_of(tenant, loaded)
-    problems = loaded.config.connectors.problems(who.id)
+    problems = Health(loaded.config, who.id)
     rows = [
         {"source": label, "type": label.partition(":")[0], "from": _place(loaded, label), "problem": problem}
         for label, problem in problems.items()

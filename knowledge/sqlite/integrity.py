@@ -1,0 +1,44 @@
+"""Whether a store's file, and the files beside it that are made from it, are as they were written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from knowledge.sqlite import vectors
+from storage.lanes import rows
+
+# Damages of a file that are named.
+MAX_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """`damage` is what SQLite says of the file; `sidecar` what there is to say of the vectors beside it, if they are.
+
+    A sidecar that is not `usable` is made anew by the next search by meaning.
+    """
+
+    damage: tuple[str, ...]
+    sidecar: str | None
+    usable: bool
+
+
+def check(db: apsw.Connection, file: Path) -> Integrity:
+    """Look at all of a store. The tables of words are checked with it (`PRAGMA quick_check`)."""
+    try:
+        damage = tuple(str(row[0]) for row in rows(db, f"PRAGMA quick_check({MAX_NAMED})") if row[0] != "ok")
+    except apsw.CorruptError as error:
+        damage = (str(error),)
+    if damage or not file.with_name(file.name + vectors.SUFFIX).exists():
+        return Integrity(damage, None, True)
+    from knowledge.sqlite import sidecar  # numpy, which most processes never need
+
+    _, models = vectors.held(db)
+    for held in models:
+        if (found := sidecar.load(sidecar.path_of(file), held)) is not None:
+            (windows,) = rows(db, "SELECT count(*) FROM windows WHERE model = ?", (held.n,))[0]
+            behind = max(0, windows - len(found.numbers))
+            said = f"{len(found.numbers):,} windows of {held.model.name}, checksum right"
+            return Integrity((), said + (f", {behind:,} behind the store" if behind else ""), True)
+    return Integrity((), "damaged, or not of this store: the next search by meaning makes it anew", False)
