@@ -56,6 +56,11 @@ class MatchQuery:
         return tuple(dict.fromkeys(chain(*(term.expressions for term in self.terms), self.together)))
 
     @property
+    def phrases(self) -> tuple[str, ...]:
+        """The phrases of `any`, in its order, as FTS5 numbers them."""
+        return tuple(chain(*(_phrases(expression) for expression in self.expressions)))
+
+    @property
     def any(self) -> str:
         """Matches a document with any of the terms; empty when the query holds none, so that nothing matches."""
         return " OR ".join(self.expressions)
@@ -169,6 +174,11 @@ def _cjk_phrase(token: str) -> str:
             found.append(run[-1])
     last = cut[-1]
     return _quoted(found) + (" *" if len(last) == 1 and is_cjk(last) else "")
+
+
+def _phrases(expression: str) -> list[str]:
+    # Quoted words have no parentheses.
+    return expression[1:-1].split(" AND ") if expression.startswith("(") else [expression]
 
 
 def title_prefix(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Which documents match a query, and their order: the conditions on documents, and ranks by FTS5's `bm25()`.
+"""Which documents match a query, and their order: the conditions on documents, and ranks by `bm25()` (`visible.py`).
 
 Iterating over the rows that match takes a tenth of what their `bm25()` takes (measured), and FTS5 has no best-first
 order. So ranks are computed only for the rows that can be among the best: those of documents that hold all words, if
@@ -7,28 +7,24 @@ less than what the last hit has.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
 from knowledge import globs, ranking, times
+from knowledge.sqlite import visible
 from knowledge.sqlite.access import Condition
 from knowledge.sqlite.schema import CHUNK_BITS
 from knowledge.store import SearchQuery
 from storage.lanes import rows
-
-# A word in the title counts as four in the text: titles are short and say what a document is about. A form counts as
-# half its word: the word itself ranks higher.
-WEIGHTS = "4.0, 1.0, 2.0, 0.5"
 
 # SQLite refuses bm25() where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 prevents that,
 # without the copy that MATERIALIZED would make. Conditions come before the limit, so a document that meets them is
 # found however many others rank higher. For the order see ranking.py.
 _SEARCH = f"""
 WITH matches AS (
-    SELECT rowid AS chunk, bm25(words, {WEIGHTS}) AS rank FROM words WHERE words MATCH :any AND ({{rows}}) LIMIT -1
+    SELECT rowid AS chunk, {{rank}} AS rank FROM words WHERE words MATCH :any AND ({{rows}}) LIMIT -1
 ), best AS (
     SELECT chunk >> {CHUNK_BITS} AS n, chunk, min(rank) AS rank FROM matches GROUP BY chunk >> {CHUNK_BITS}
 )
@@ -65,7 +61,6 @@ _GIVEN_UP = 0.6
 
 # A bound of `bm25()`: what one word adds is less than its idf times k1 + 1, and k1 is 1.2 in FTS5.
 _MOST_PER_IDF = 2.2
-_LEAST_IDF = 1e-6
 
 
 def conditions(query: SearchQuery) -> tuple[Condition, ...]:
@@ -149,6 +144,9 @@ class _Search:
             f"SELECT rowid >> {CHUNK_BITS} AS n FROM words WHERE words MATCH :term{i}" for i in range(len(match.terms))
         )
         self._complete = " INTERSECT ".join(matching)
+        self._visible = visible.visible(db, conditions)
+        self._counts = self._count()
+        self._rank = visible.rank(db, match, self._visible, self._counts)
 
     def best(self, limit: int, most: int) -> list[Ranked]:
         """The best documents that meet the conditions: those with all words first, then by rank.
@@ -169,10 +167,11 @@ class _Search:
 
         `complete` is true for documents that hold all words, `known` their numbers, as far as the SQL needs them.
         """
-        counts = self._counts()
+        counts = self._counts
         total = sum(counts.values())
         if total >= _MANY_ROWS and not any(" AND " in expression for expression in counts):
-            chunks = rows(self._db, "SELECT count(*) FROM words_docsize")[0][0]
+            sql = "SELECT count(*) FROM words_docsize"
+            chunks = self._visible.chunks if self._visible else rows(self._db, sql)[0][0]
             worth = {each: _most(count, chunks) for each, count in counts.items()}
             rare, others = _split(counts, worth, _ROWS_PER_DOCUMENT * limit)
             while others and sum(counts[each] for each in rare) < _TOO_MANY * total:
@@ -186,16 +185,15 @@ class _Search:
                     rare.append(others.pop())
         return self._ranked(most, complete, every, known=known)
 
-    def _counts(self) -> dict[str, int]:
-        """How many rows each expression of the query matches."""
-        expressions = dict.fromkeys(
-            [*(each for term in self._match.terms for each in term.expressions), *self._match.together]
-        )
+    def _count(self) -> dict[str, int]:
+        """How many rows each expression of the query matches, of those that the reader may read."""
+        if self._visible is not None:
+            return {each: self._visible.count(self._db, each) for each in self._match.expressions}
         sql = "SELECT count(*) FROM words WHERE words MATCH ?"
-        return {each: rows(self._db, sql, (each,))[0][0] for each in expressions}
+        return {each: rows(self._db, sql, (each,))[0][0] for each in self._match.expressions}
 
     def _ranked(self, most: int, complete: str, among: str, **named: str) -> list[Ranked]:
-        sql = _SEARCH.format(rows=among, complete=complete, allowed=self._allowed)
+        sql = _SEARCH.format(rank=self._rank, rows=among, complete=complete, allowed=self._allowed)
         return [Ranked(*row) for row in rows(self._db, sql, self._values | {"most": most} | named)]
 
 
@@ -212,4 +210,4 @@ def _split(counts: Mapping[str, int], worth: Mapping[str, float], least: int) ->
 
 def _most(count: int, chunks: int) -> float:
     """More than what an expression that matches `count` of all chunks adds to the rank of one."""
-    return _MOST_PER_IDF * max(_LEAST_IDF, math.log((chunks - count + 0.5) / (count + 0.5)))
+    return _MOST_PER_IDF * visible.idf(count, chunks)

@@ -74,7 +74,7 @@ def search(
                 )
             found.append(reading.Found(row, chunk, scored[n].score, passages, why))
         about = explaining.search(db, query, conditions, query.mode, *candidates)
-        shown = list(reading.hits(db, query, match, found))
+        shown = list(reading.hits(db, query, match, conditions, found))
     return SearchAnswer(tuple(shown), explain=about)
 
 

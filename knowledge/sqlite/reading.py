@@ -17,7 +17,7 @@ import apsw
 from knowledge import ranking, times
 from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
-from knowledge.sqlite import explaining, indexing, matching, vectors
+from knowledge.sqlite import explaining, indexing, matching, vectors, visible
 from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import (
@@ -43,7 +43,7 @@ _BODY = "SELECT sha256 FROM bodies WHERE n = ?"
 # The best chunks of the documents that were found.
 _PASSAGES = f"""
 WITH matches AS (
-    SELECT rowid AS chunk, bm25(words, {matching.WEIGHTS}) AS rank FROM words
+    SELECT rowid AS chunk, {{rank}} AS rank FROM words
     WHERE words MATCH :any AND rowid >> {CHUNK_BITS} IN (SELECT value FROM json_each(:documents)) LIMIT -1
 )
 SELECT chunk FROM (
@@ -135,13 +135,19 @@ def search(db: apsw.Connection, query: SearchQuery, conditions: Sequence[Conditi
             explained = explaining.by_words(db, match, [each for each, _ in found], conditions)
             shown = [each._replace(explain=why) for each, why in zip(shown, explained, strict=True)]
         about = explaining.search(db, query, conditions, "keyword", len(found))
-        answer = list(hits(db, query, match, shown))
+        answer = list(hits(db, query, match, conditions, shown))
     return SearchAnswer(tuple(answer), explain=about)
 
 
-def hits(db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, found: Sequence[Found]) -> tuple[Hit, ...]:
+def hits(
+    db: apsw.Connection,
+    query: SearchQuery,
+    match: ranking.MatchQuery,
+    conditions: Sequence[Condition],
+    found: Sequence[Found],
+) -> tuple[Hit, ...]:
     """The hits for these documents, in their order. The caller holds the snapshot that they were found in."""
-    passages = _passages(db, query, match, found) if query.passages > 0 else None
+    passages = _passages(db, query, match, conditions, found) if query.passages > 0 else None
     return tuple(_hit(db, each, match, passages) for each in found)
 
 
@@ -179,15 +185,21 @@ def _place(db: apsw.Connection, chunk: int) -> Passage:
 
 
 def _passages(
-    db: apsw.Connection, query: SearchQuery, match: ranking.MatchQuery, shown: Sequence[Found]
+    db: apsw.Connection,
+    query: SearchQuery,
+    match: ranking.MatchQuery,
+    conditions: Sequence[Condition],
+    shown: Sequence[Found],
 ) -> dict[int, list[Passage]]:
     """The best chunks of each document, within `query.max_tokens` together: the first documents have theirs first."""
     documents = [each.row[0] for each in shown]
     chunks = {each.row[0]: list(each.passages[: query.passages]) for each in shown if each.passages is not None}
     rest = [n for n in documents if n not in chunks]
-    bindings = {"any": match.any, "documents": json.dumps(rest), "passages": query.passages}
-    for (chunk,) in rows(db, _PASSAGES, bindings) if rest else ():
-        chunks.setdefault(chunk >> CHUNK_BITS, []).append(chunk)
+    if rest:
+        sql = _PASSAGES.format(rank=visible.rank(db, match, visible.visible(db, conditions), {}))
+        bindings = {"any": match.any, "documents": json.dumps(rest), "passages": query.passages}
+        for (chunk,) in rows(db, sql, bindings):
+            chunks.setdefault(chunk >> CHUNK_BITS, []).append(chunk)
     found: dict[int, list[Passage]] = {}
     room = query.max_tokens * BYTES_PER_TOKEN
     for n in documents:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from knowledge import ranking
 from knowledge.access import NOTHING_KNOWN
-from knowledge.sqlite import matching, schema, writing
+from knowledge.sqlite import matching, schema, visible, writing
 from knowledge.store import Batch, NewDocument, SearchQuery
 
 # From frequent to rare, with forms in common.
@@ -67,6 +67,6 @@ def test_the_worth_of_a_word_is_never_less_than_what_it_adds() -> None:
     db = store_of([["needle " * times, *["hay"] * 9] for times in range(1, 20)])
     needle = "FROM words WHERE words MATCH 'needle'"
     count, chunks = (db.execute(sql).get for sql in (f"SELECT count(*) {needle}", "SELECT count(*) FROM chunks"))
-    best = db.execute(f"SELECT min(rank) {needle} AND rank MATCH 'bm25({matching.WEIGHTS})'").get
+    best = db.execute(f"SELECT min(rank) {needle} AND rank MATCH 'bm25({', '.join(map(str, visible.WEIGHTS))})'").get
     assert 0 < -best < matching._most(count, chunks)
     db.close()
