@@ -270,7 +270,7 @@ async def open_service(
         open_families(
             Host(
                 stores.store_of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)), kv,
-                partial(bind_quotas, defaults=config.tenants.quota, workers=1),
+                partial(bind_quotas, defaults=config.tenants.quota, workers=1), config.retrieval.default_mode,
             )
         ) as functions,
     ):  # fmt: skip
@@ -282,7 +282,11 @@ async def open_service(
             engine.secrets = Vaults(control)
             if config.tenants.enabled:  # without tenants no control store is created, least of all by a script
                 engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.label, call))
-            given = Given(builtin_tools(stores.store_of, default_limit=config.retrieval.final_limit), agents, tools)
+            retrieval = config.retrieval
+            builtin = builtin_tools(
+                stores.store_of, default_limit=retrieval.final_limit, default_mode=retrieval.default_mode
+            )
+            given = Given(builtin, agents, tools)
             service = Service(loaded, engine, store, stores, registry, given, control, kv)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:

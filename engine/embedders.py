@@ -89,4 +89,11 @@ def _kind(embedding: EmbeddingConfig) -> ModuleType:
 def settings(config: Config) -> fusion.Settings:
     """What `[retrieval]` says about search by meaning."""
     retrieval = config.retrieval
-    return fusion.Settings(retrieval.hybrid_alpha, retrieval.candidate_k_keyword, retrieval.candidate_k_vector)
+    return fusion.Settings(
+        retrieval.hybrid_alpha,
+        retrieval.candidate_k_keyword,
+        retrieval.candidate_k_vector,
+        retrieval.group_by,
+        retrieval.doc_agg,
+        retrieval.max_chunks_per_doc,
+    )

@@ -72,7 +72,7 @@ class Context:
         self,
         query: str,
         *,
-        mode: SearchMode = "keyword",
+        mode: SearchMode | None = None,
         limit: int | None = None,
         source: str | None = None,
         since: str | None = None,
@@ -85,8 +85,8 @@ class Context:
     ) -> list[dict[str, Any]]:
         """The caller's documents that match, best first; a blank query finds none.
 
-        `limit` is 1 to 100, by default `retrieval.final_limit`; `source` a label, name or type; `since` and `until` are
-        dates or RFC 3339 times; `path` is a pattern of source_ids; with `prefix`, the last word
+        `mode` and `limit` (1 to 100) are by default those of `[retrieval]`; `source` a label, name or type; `since` and
+        `until` are dates or RFC 3339 times; `path` is a pattern of source_ids; with `prefix`, the last word
         may be half typed. A hit has the keys of `POST /tools/search`: unknown values are None, and `passages` and
         `explain` are there if they are wanted; what is explained of the whole search is in the log. Raises CallFailed.
         """

@@ -12,7 +12,15 @@ from agents.tool import Called, ToolInfo
 from engine.bridge import knowledge
 from engine.errors import Code, Problem
 from knowledge.access import Reader
-from knowledge.store import DEFAULT_PASSAGE_TOKENS, MAX_PASSAGE_TOKENS, MAX_PASSAGES, MODES, EmbeddingsDisabled, Store
+from knowledge.store import (
+    DEFAULT_PASSAGE_TOKENS,
+    MAX_PASSAGE_TOKENS,
+    MAX_PASSAGES,
+    MODES,
+    EmbeddingsDisabled,
+    Mode,
+    Store,
+)
 
 T = TypeVar("T")
 
@@ -214,15 +222,24 @@ class BuiltinTool:
         return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
 
 
-def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[BuiltinTool, ...]:
-    """The three tools. `store_of` returns the store of a tenant; `default_limit` is `retrieval.final_limit`."""
+def _search_by(mode: Mode) -> ToolInfo:
+    """The tool `search` with another mode by default."""
+    properties = SEARCH.parameters["properties"]
+    shown = properties | {"mode": properties["mode"] | {"default": mode}}
+    return SEARCH.model_copy(update={"parameters": {**SEARCH.parameters, "properties": shown}})
+
+
+def builtin_tools(
+    store_of: Callable[[str], Store], *, default_limit: int, default_mode: Mode = "keyword"
+) -> tuple[BuiltinTool, ...]:
+    """The three tools. `store_of` returns the store of a tenant; the defaults are those of `[retrieval]`."""
 
     async def search(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if not params["query"].strip():
             raise Problem(Code.BAD_REQUEST, "search: query must not be empty")
         arguments = msgspec.convert({k: v for k, v in params.items() if v is not None}, knowledge.SearchArguments)
         try:
-            query = knowledge.search_query(arguments, default_limit)
+            query = knowledge.search_query(arguments, default_limit, default_mode)
         except ValueError as error:
             raise Problem(Code.BAD_REQUEST, f"search: {error}") from None
         answer = await _answered(store.search(query, reader))
@@ -243,7 +260,7 @@ def builtin_tools(store_of: Callable[[str], Store], *, default_limit: int) -> tu
         found = await _answered(store.sources(reader))
         return {"sources": [knowledge.source_as_json(source) for source in found]}
 
-    answers = ((SEARCH, search), (GET, get), (SOURCES, sources))
+    answers = ((_search_by(default_mode), search), (GET, get), (SOURCES, sources))
     return tuple(BuiltinTool(info, store_of, answer) for info, answer in answers)
 
 

@@ -56,7 +56,7 @@ async def search(
     query: str,
     /,
     *,
-    mode: Annotated[Mode, Parameter(help="How to search.")] = "keyword",
+    mode: Annotated[Mode | None, Parameter(help="How to search; by default retrieval.default_mode.")] = None,
     source: Annotated[str | None, Parameter(help="Only this source: TYPE:NAME, NAME or TYPE.")] = None,
     since: Annotated[str | None, Parameter(help="Only documents updated since (date or RFC 3339 time).")] = None,
     until: Annotated[str | None, Parameter(help="Only documents updated until (date or RFC 3339 time).")] = None,
@@ -78,12 +78,14 @@ async def search(
         limit = within
     given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix, explain)
     try:
-        wanted = search_query(given, 1)
+        wanted = search_query(given, 1, "keyword")
     except ValueError as error:
         raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
     reader = reader_of(as_labels)
     async with reading(config, tenant, meaning=mode != "keyword") as (loaded, store):
-        answer = await store.search(replace(wanted, limit=limit or loaded.config.retrieval.final_limit), reader)
+        retrieval = loaded.config.retrieval
+        wanted = replace(wanted, mode=mode or retrieval.default_mode, limit=limit or retrieval.final_limit)
+        answer = await store.search(wanted, reader)
     if as_json:
         say_json(search_as_json(answer))
         return

@@ -111,7 +111,7 @@ local context = {}
 ---@field arguments table<string, string>
 
 ---@class engine.SearchOptions
----@field mode? "keyword"|"hybrid"|"semantic"       default "keyword"
+---@field mode? "keyword"|"hybrid"|"semantic"       default `retrieval.default_mode`
 ---@field limit? integer                            1 to 100, others become the nearest; default `retrieval.final_limit`
 ---@field source? string                            a source's label (`git:runbooks`), name or type
 ---@field since? string                             changed since a date (`2026-01-31`) or an RFC 3339 time

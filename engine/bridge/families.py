@@ -11,7 +11,7 @@ from engine import bridge
 from engine.bridge import HostFunction
 from engine.quota import BoundQuotas, bind_quotas
 from engine.tenant import Tenant
-from knowledge.store import Store
+from knowledge.store import Mode, Store
 from storage.kv import KvStore
 
 
@@ -24,9 +24,9 @@ def usual_quotas(tenant: Tenant) -> BoundQuotas:
 class Host:
     """What families work with.
 
-    `store_of` returns the store of a tenant, by its id; `default_limit` is `retrieval.final_limit`. `environ` has the
-    variables that an operator may grant. No script may read the files and folders in `private`. `kv` has the keys of
-    scripts, `quotas_of` the quotas of a tenant.
+    `store_of` returns the store of a tenant, by its id; `default_limit` is `retrieval.final_limit`, `default_mode` the
+    key of that name beside it. `environ` has the variables that an operator may grant. No script may read the files and
+    folders in `private`. `kv` has the keys of scripts, `quotas_of` the quotas of a tenant.
     """
 
     store_of: Callable[[str], Store]
@@ -35,6 +35,7 @@ class Host:
     private: tuple[Path, ...] = ()
     kv: KvStore | None = None
     quotas_of: Callable[[Tenant], BoundQuotas] = usual_quotas
+    default_mode: Mode = "keyword"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from knowledge.store import (
     EmbeddingsDisabled,
     ExplainedSearch,
     Hit,
+    Mode,
     SearchAnswer,
     SearchQuery,
     SourceInfo,
@@ -48,7 +49,7 @@ class SearchArguments(msgspec.Struct):
     """`filters` is ctx's spelling of the plain keys of the same names; if both are given they must agree."""
 
     query: str
-    mode: Literal["keyword", "semantic", "hybrid"] = "keyword"
+    mode: Literal["keyword", "semantic", "hybrid"] | None = None
     limit: int | float | None = None
     source: str | None = None
     since: str | None = None
@@ -70,14 +71,16 @@ class NoArguments(msgspec.Struct):
     pass
 
 
-def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[HostFunction, ...]:
-    """The family. `store_of` returns the store of a tenant, by its id; `default_limit` is `retrieval.final_limit`."""
+def functions(
+    store_of: Callable[[str], Store], *, default_limit: int, default_mode: Mode = "keyword"
+) -> tuple[HostFunction, ...]:
+    """The family. `store_of` returns the store of a tenant, by its id; the defaults are those of `[retrieval]`."""
 
     async def search(context: HostContext, arguments: SearchArguments) -> list[dict[str, Any]]:
         if not arguments.query.strip():
             return []
         try:
-            request, query = context.request, search_query(arguments, default_limit)
+            request, query = context.request, search_query(arguments, default_limit, default_mode)
             answer = await store_of(request.tenant.id).search(query, request.reader)
         except (ValueError, EmbeddingsDisabled, StoreError) as error:
             raise CallRefused(str(error)) from None
@@ -118,7 +121,7 @@ def functions(store_of: Callable[[str], Store], *, default_limit: int) -> tuple[
     )
 
 
-def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
+def search_query(arguments: SearchArguments, default_limit: int, default_mode: Mode) -> SearchQuery:
     """The store's query for these arguments. Raises ValueError, naming the argument, when one is invalid."""
     filters = arguments.filters or Filters()
     limit = arguments.limit if arguments.limit is not None else default_limit
@@ -126,7 +129,7 @@ def search_query(arguments: SearchArguments, default_limit: int) -> SearchQuery:
         raise ValueError(f"limit must be a whole number from 1 to {MAX_HITS}, got {limit:g}")
     return SearchQuery(
         query=arguments.query,
-        mode=arguments.mode,
+        mode=arguments.mode or default_mode,
         limit=_within_bounds(limit),
         source=_agreeing("source", arguments.source, filters.source),
         since=_time("since", _agreeing("since", arguments.since, filters.since)),
@@ -269,4 +272,6 @@ def _hit_without_nulls(hit: Hit) -> dict[str, Any]:
     return shown
 
 
-FAMILY = Family.plain(lambda host: functions(host.store_of, default_limit=host.default_limit))
+FAMILY = Family.plain(
+    lambda host: functions(host.store_of, default_limit=host.default_limit, default_mode=host.default_mode)
+)

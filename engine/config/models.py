@@ -76,7 +76,7 @@ def _check_key(value: str) -> str:
 
 
 class RetrievalConfig(Model):
-    """`[retrieval]`: how many documents a search returns, and from how many candidates."""
+    """`[retrieval]`: how many documents a search returns, how it finds and groups them, from how many candidates."""
 
     # 100 is the bound of a search over REST and MCP, too.
     final_limit: Annotated[int, Field(ge=1, le=100)] = 12
@@ -84,6 +84,10 @@ class RetrievalConfig(Model):
     hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.9
     candidate_k_keyword: Count = 80
     candidate_k_vector: Count = 80
+    default_mode: Literal["keyword", "semantic", "hybrid"] = "keyword"
+    group_by: Literal["document", "chunk"] = "document"
+    doc_agg: Literal["max", "avg"] = "max"
+    max_chunks_per_doc: Count = 3
     language: Annotated[str, AfterValidator(_language)] = DEFAULT_LANGUAGE
 
 

@@ -13,7 +13,6 @@ from engine.names import nearest
 
 # Keys of ctx that are accepted and have no effect.
 _NO_EFFECT_TABLES = ("vector_index", "registries")
-_NO_EFFECT_RETRIEVAL = ("group_by", "doc_agg", "max_chunks_per_doc")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -72,11 +71,6 @@ def reshape(raw: Table) -> Shape:
         if name in tree:
             del tree[name]
             shape.warnings.append(f"{name} has no effect here")
-    if isinstance(tree.get("retrieval"), dict):
-        for name in _NO_EFFECT_RETRIEVAL:
-            if name in tree["retrieval"]:
-                tree["retrieval"] = {k: v for k, v in tree["retrieval"].items() if k != name}
-                shape.warnings.append(f"retrieval.{name} has no effect here")
     if isinstance(limits := tree.get("limits"), dict):
         own = {key: limits[key] for key in ("max", "queue_timeout_s") if key in limits}
         tree["limits"] = own | {"defaults": {key: value for key, value in limits.items() if key not in own}}

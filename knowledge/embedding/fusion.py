@@ -8,6 +8,7 @@ zero is the worst of them.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 # Scores are rounded to this many digits, so that the order in which a processor adds does not decide about a place.
 DIGITS = 6
@@ -17,11 +18,26 @@ COVERED = 0.55
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`[retrieval]`: the weight of meaning, and how many documents are candidates by words and by meaning."""
+    """`[retrieval]`: the weight of meaning, how many documents are candidates by words and by meaning, what a hit is.
+
+    A hit is a document, or with `group_by` a chunk, of which a document has up to `max_chunks_per_doc`. A document
+    ranks as its best chunk does, or with `doc_agg` as so many of its best do on average.
+    """
 
     hybrid_alpha: float = 0.9
     candidate_k_keyword: int = 80
     candidate_k_vector: int = 80
+    group_by: Literal["document", "chunk"] = "document"
+    doc_agg: Literal["max", "avg"] = "max"
+    max_chunks_per_doc: int = 3
+
+    @property
+    def by_chunk(self) -> bool:
+        return self.group_by == "chunk"
+
+    @property
+    def averages(self) -> bool:
+        return self.doc_agg == "avg" and not self.by_chunk
 
 
 DEFAULT = Settings()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from knowledge import globs, ranking, times
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite import visible
 from knowledge.sqlite.access import Condition
 from knowledge.sqlite.schema import CHUNK_BITS
@@ -22,14 +23,31 @@ from storage.lanes import rows
 # SQLite refuses bm25() where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 prevents that,
 # without the copy that MATERIALIZED would make. Conditions come before the limit, so a document that meets them is
 # found however many others rank higher. For the order see ranking.py.
-_SEARCH = f"""
+_SEARCH = """
 WITH matches AS (
-    SELECT rowid AS chunk, {{rank}} AS rank FROM words WHERE words MATCH :any AND ({{rows}}) LIMIT -1
-), best AS (
-    SELECT chunk >> {CHUNK_BITS} AS n, chunk, min(rank) AS rank FROM matches GROUP BY chunk >> {CHUNK_BITS}
-)
-SELECT n, chunk, rank, ({{complete}}) AS complete FROM best WHERE {{allowed}} ORDER BY complete DESC, rank LIMIT :most
+    SELECT rowid AS chunk, {rank} AS rank FROM words WHERE words MATCH :any AND ({rows}) LIMIT -1
+), {best}
+SELECT n, chunk, rank, ({complete}) AS complete FROM best WHERE {allowed} ORDER BY complete DESC, rank LIMIT :most
 """
+
+# What hits are of: documents by their best chunk; by several of their best; chunks.
+_BY_BEST = f"""
+best AS (SELECT chunk >> {CHUNK_BITS} AS n, chunk, min(rank) AS rank FROM matches GROUP BY chunk >> {CHUNK_BITS})
+"""
+_PLACED = f"""
+placed AS (
+    SELECT chunk >> {CHUNK_BITS} AS n, chunk, rank,
+        row_number() OVER (PARTITION BY chunk >> {CHUNK_BITS} ORDER BY rank, chunk) AS place
+    FROM matches
+)
+"""
+_BY_AVERAGE = f"""
+{_PLACED}, best AS (
+    SELECT n, max(chunk) FILTER (WHERE place = 1) AS chunk, avg(rank) AS rank
+    FROM placed WHERE place <= :per_document GROUP BY n
+)
+"""
+_BY_CHUNK = f"{_PLACED}, best AS (SELECT n, chunk, rank FROM placed WHERE place <= :per_document)"
 
 _KNOWN = "IN (SELECT value FROM json_each(:known))"
 _OF_KNOWN = f"rowid >> {CHUNK_BITS} {_KNOWN}"
@@ -101,7 +119,7 @@ def permitted(db: apsw.Connection, conditions: Sequence[Condition]) -> list[int]
 
 
 class Ranked(NamedTuple):
-    """A document that matches: its best chunk, the rank of that, and whether it holds all words."""
+    """A document that matches, or a chunk of one: what to show, its rank, and whether the document has all words."""
 
     n: int
     chunk: int
@@ -110,10 +128,14 @@ class Ranked(NamedTuple):
 
 
 def ranked(
-    db: apsw.Connection, match: ranking.MatchQuery, conditions: Sequence[Condition], limit: int
+    db: apsw.Connection,
+    match: ranking.MatchQuery,
+    conditions: Sequence[Condition],
+    limit: int,
+    settings: Settings = DEFAULT,
 ) -> list[tuple[Ranked, tuple[Any, ...]]]:
-    """The best documents in the order of hits, each with its row of `FOUND`."""
-    search, most = _Search(db, match, conditions), limit + _SPARE
+    """The best documents, or chunks, in the order of hits, each with its row of `FOUND`."""
+    search, most = _Search(db, match, conditions, settings), limit + _SPARE
     while True:
         found = search.best(limit, most)
         # The order of equals is that of their documents, so all the equals of the last one have to be there.
@@ -125,6 +147,7 @@ def ranked(
         found.pop()
     of = {row[0]: row for row in rows(db, FOUND, (json.dumps([each.n for each in found]),))}
     # Stable, from the last criterion to the first; no time at all comes behind every time.
+    found.sort(key=lambda each: each.chunk)
     found.sort(key=lambda each: str(of[each.n][1]))
     found.sort(key=lambda each: of[each.n][6] or "", reverse=True)
     found.sort(key=lambda each: (-each.complete, each.rank))
@@ -134,11 +157,18 @@ def ranked(
 class _Search:
     """One query in one snapshot of the store."""
 
-    def __init__(self, db: apsw.Connection, match: ranking.MatchQuery, conditions: Sequence[Condition]) -> None:
+    def __init__(
+        self, db: apsw.Connection, match: ranking.MatchQuery, conditions: Sequence[Condition], settings: Settings
+    ) -> None:
         self._db = db
         self._match = match
+        # Of chunks without a rare word nothing is known but a bound, which is not enough for an average.
+        self._all_rows = settings.averages
+        self._best = _BY_CHUNK if settings.by_chunk else _BY_AVERAGE if settings.averages else _BY_BEST
         self._allowed = allowed(conditions, "best.n")
         self._values = values(conditions) | {"any": match.any}
+        if self._best is not _BY_BEST:
+            self._values["per_document"] = settings.max_chunks_per_doc
         self._values |= {f"term{index}": term for index, term in enumerate(match.required)}
         matching = (
             f"SELECT rowid >> {CHUNK_BITS} AS n FROM words WHERE words MATCH :term{i}" for i in range(len(match.terms))
@@ -169,7 +199,7 @@ class _Search:
         """
         counts = self._counts
         total = sum(counts.values())
-        if total >= _MANY_ROWS and not any(" AND " in expression for expression in counts):
+        if total >= _MANY_ROWS and not self._all_rows and not any(" AND " in expression for expression in counts):
             sql = "SELECT count(*) FROM words_docsize"
             chunks = self._visible.chunks if self._visible else rows(self._db, sql)[0][0]
             worth = {each: _most(count, chunks) for each, count in counts.items()}
@@ -193,7 +223,7 @@ class _Search:
         return {each: rows(self._db, sql, (each,))[0][0] for each in self._match.expressions}
 
     def _ranked(self, most: int, complete: str, among: str, **named: str) -> list[Ranked]:
-        sql = _SEARCH.format(rank=self._rank, rows=among, complete=complete, allowed=self._allowed)
+        sql = _SEARCH.format(rank=self._rank, best=self._best, rows=among, complete=complete, allowed=self._allowed)
         return [Ranked(*row) for row in rows(self._db, sql, self._values | {"most": most} | named)]
 
 

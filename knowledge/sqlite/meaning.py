@@ -1,6 +1,7 @@
 """Search by meaning, and by meaning and words together. In a connection's thread, inside one snapshot."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,8 +25,32 @@ _EQUAL = 1e-5
 # When a search has met this many rows that are gone from the store, the matrix is made anew.
 _DEAD = 200
 
-# Of documents, by number: the best chunk, and how well it fits.
+# Of each unit (`_Unit`): the best chunk, and how well it fits.
 Best = Mapping[int, tuple[int, float]]
+
+
+class _Unit:
+    """What hits are of: documents, by their number, or chunks, by their row."""
+
+    def __init__(self, settings: fusion.Settings) -> None:
+        self.by_chunk, self._most = settings.by_chunk, settings.max_chunks_per_doc
+        self.sql = "rowid" if self.by_chunk else f"rowid >> {CHUNK_BITS}"
+
+    def of(self, chunk: int) -> int:
+        return chunk if self.by_chunk else chunk >> CHUNK_BITS
+
+    def document(self, unit: int) -> int:
+        return unit >> CHUNK_BITS if self.by_chunk else unit
+
+    def bounded(self, units: Iterable[int]) -> list[int]:
+        """The same without those that are too many of one document."""
+        counts: Counter[int] = Counter()
+        kept = []
+        for unit in units:
+            counts[self.document(unit)] += 1
+            if not self.by_chunk or counts[self.document(unit)] <= self._most:
+                kept.append(unit)
+        return kept
 
 
 def search(
@@ -36,61 +61,69 @@ def search(
     sidecar: Sidecar,
     settings: fusion.Settings,
 ) -> SearchAnswer:
-    """The best documents by `query.mode`, which is not `keyword`."""
-    vector = np.frombuffer(meant.vector, "<f4")
+    """The best documents, or chunks, by `query.mode`, which is not `keyword`."""
+    vector, unit = np.frombuffer(meant.vector, "<f4"), _Unit(settings)
     with db:
         match, among, by_words = reading.parsed(db, query), Among(conditions), query.mode == "hybrid"
-        near = _Near(db, meant.held, sidecar, vector, matching.permitted(db, conditions))
+        near = _Near(db, meant.held, sidecar, vector, matching.permitted(db, conditions), unit)
         words: dict[int, tuple[int, float]] = {}
         if by_words and match.any:
             depth = max(query.limit, settings.candidate_k_keyword)
-            words = {each.n: (each.chunk, -each.rank) for each, _ in matching.ranked(db, match, conditions, depth)}
+            ranked = matching.ranked(db, match, conditions, depth, settings)
+            words = {unit.of(each.chunk): (each.chunk, -each.rank) for each, _ in ranked}
         best = near.best(max(query.limit, settings.candidate_k_vector))
         candidates = (len(words) if by_words else None, len(best))
         best |= near.of(words.keys() - best.keys())
-        cosines = {n: cosine for n, (_, cosine) in best.items()}
+        cosines = {key: cosine for key, (_, cosine) in best.items()}
+        if settings.averages:
+            cosines = near.averages(best, settings.max_chunks_per_doc)
         if by_words:
-            counted, certain = Words(db, match, among), _certain(db, match, among)
+            counted, certain = Words(db, match, among), _certain(db, match, among, unit)
             alpha = _alpha(counted, words, settings.hybrid_alpha)
-            keyword = {n: rank for n, (_, rank) in words.items()}
+            keyword = {key: rank for key, (_, rank) in words.items()}
             scored = fusion.fuse(keyword, cosines, alpha, certain)
         else:
             alpha = 1.0
-            scored = {n: fusion.Scored(max(0.0, c), 0.0, max(0.0, c), c) for n, c in cosines.items()}
+            scored = {key: fusion.Scored(max(0.0, c), 0.0, max(0.0, c), c) for key, c in cosines.items()}
         found = []
-        for row in _ordered(db, {n: each for n, each in scored.items() if each.score > 0})[: query.limit]:
-            n = row[0]
-            chunk = _chunk(n, words, best, scored[n], alpha)
-            passages = near.chunks(n, chunk) if query.passages else None
-            why = Explained(cosine=scored[n].cosine, vector_norm=scored[n].vector_norm) if query.explain else None
+        for key, row in _ordered(db, {key: each for key, each in scored.items() if each.score > 0}, unit, query.limit):
+            score = scored[key]
+            chunk = _chunk(key, words, best, score, alpha)
+            passages = near.chunks(row[0], chunk) if query.passages else None
+            why = Explained(cosine=score.cosine, vector_norm=score.vector_norm) if query.explain else None
             if why and by_words:
                 why = replace(
                     why,
-                    words=counted.explained(n),
-                    bm25=round(words[n][1], fusion.DIGITS) if n in words else None,
-                    keyword_norm=scored[n].keyword_norm,
+                    words=counted.explained(row[0]),
+                    bm25=round(words[key][1], fusion.DIGITS) if key in words else None,
+                    keyword_norm=score.keyword_norm,
                     alpha=alpha,
-                    certain=n == certain,
+                    certain=key == certain,
                 )
-            found.append(reading.Found(row, chunk, scored[n].score, passages, why))
+            found.append(reading.Found(row, chunk, score.score, passages, why))
         about = explaining.search(db, query, conditions, query.mode, *candidates)
         shown = list(reading.hits(db, query, match, conditions, found))
     return SearchAnswer(tuple(shown), explain=about)
 
 
-def _chunk(n: int, words: Best, best: Best, score: fusion.Scored, alpha: float) -> int:
+def _chunk(key: int, words: Best, best: Best, score: fusion.Scored, alpha: float) -> int:
     """The chunk that a document is shown by: that of the side to which it owes more."""
-    by_words = n in words and (n not in best or (1 - alpha) * score.keyword_norm >= alpha * score.vector_norm)
-    return words[n][0] if by_words else best[n][0]
+    by_words = key in words and (key not in best or (1 - alpha) * score.keyword_norm >= alpha * score.vector_norm)
+    return words[key][0] if by_words else best[key][0]
 
 
-def _ordered(db: apsw.Connection, scored: Mapping[int, fusion.Scored]) -> list[tuple[Any, ...]]:
-    """The documents, best first; of equal ones the newer, then the one of the smaller id."""
-    found = rows(db, matching.FOUND, (json.dumps(sorted(scored)),))
-    found.sort(key=lambda row: str(row[1]))
-    found.sort(key=lambda row: row[6] or "", reverse=True)
-    found.sort(key=lambda row: scored[row[0]].score, reverse=True)
-    return found
+def _ordered(
+    db: apsw.Connection, scored: Mapping[int, fusion.Scored], unit: _Unit, limit: int
+) -> list[tuple[int, tuple[Any, ...]]]:
+    """The best of them with the rows of their documents; of equal ones the newer, that of the smaller id, the first."""
+    numbers = sorted({unit.document(key) for key in scored})
+    of = {row[0]: row for row in rows(db, matching.FOUND, (json.dumps(numbers),))}
+    found = [(key, of[unit.document(key)]) for key in sorted(scored)]
+    found.sort(key=lambda each: str(each[1][1]))
+    found.sort(key=lambda each: each[1][6] or "", reverse=True)
+    found.sort(key=lambda each: scored[each[0]].score, reverse=True)
+    kept = unit.bounded(key for key, _ in found)[:limit]
+    return [(key, of[unit.document(key)]) for key in kept]
 
 
 def _alpha(counted: Words | None, words: Best, configured: float) -> float:
@@ -100,20 +133,26 @@ def _alpha(counted: Words | None, words: Best, configured: float) -> float:
     return fusion.alpha(configured, fusion.coverage(counted.of(best), counted.chunks))
 
 
-def _certain(db: apsw.Connection, match: ranking.MatchQuery, among: Among) -> int | None:
-    """The document with all words of the query in one chunk, if it is the only one."""
+def _certain(db: apsw.Connection, match: ranking.MatchQuery, among: Among, unit: _Unit) -> int | None:
+    """The document with all words of the query in one chunk, or that chunk, if it is the only one."""
     if not match.required:
         return None
-    sql = f"SELECT DISTINCT rowid >> {CHUNK_BITS} FROM words WHERE words MATCH :all AND {among.sql} LIMIT 2"
+    sql = f"SELECT DISTINCT {unit.sql} FROM words WHERE words MATCH :all AND {among.sql} LIMIT 2"
     found = rows(db, sql, {"all": " AND ".join(f"({each})" for each in match.required), **among.bindings})
     return found[0][0] if len(found) == 1 else None
 
 
 class _Near:
-    """The cosines of all windows, and of each document the best of those that the store still has."""
+    """The cosines of all windows, and of each document, or chunk, the best of those that the store still has."""
 
     def __init__(
-        self, db: apsw.Connection, held: Held, sidecar: Sidecar, vector: Floats, permitted: Iterable[int] | None
+        self,
+        db: apsw.Connection,
+        held: Held,
+        sidecar: Sidecar,
+        vector: Floats,
+        permitted: Iterable[int] | None,
+        unit: _Unit,
     ) -> None:
         self._db, self._model, self._sidecar, self._vector = db, held.n, sidecar, vector
         # Invariant: all arrays but `_parts` are as long, one place a window.
@@ -127,25 +166,46 @@ class _Near:
         elif permitted is not None:  # before the candidates are taken: filters never leave fewer than there are
             self._keep(np.isin(self._chunks >> CHUNK_BITS, np.fromiter(permitted, np.int64)))
         self._documents: Integers = self._chunks >> CHUNK_BITS
+        self._unit = unit
+        self._units = self._chunks if unit.by_chunk else self._documents
 
     def _keep(self, which: npt.NDArray[np.bool_]) -> None:
         self._numbers, self._chunks = self._numbers[which], self._chunks[which]
         self._cosines, self._rows = self._cosines[which], self._rows[which]
 
     def best(self, wanted: int) -> dict[int, tuple[int, float]]:
-        """Of the `wanted` nearest documents, by number: the nearest chunk and its cosine."""
+        """Of the `wanted` nearest units: the nearest chunk and its cosine."""
         depth = 4 * wanted
         while True:
             places = self._first(depth)
             found = self._best(places)
-            if len(found) >= wanted or len(places) == len(self._numbers):
-                return dict(list(found.items())[:wanted])
+            kept = self._unit.bounded(found)
+            if len(kept) >= wanted or len(places) == len(self._numbers):
+                return {key: found[key] for key in kept[:wanted]}
             depth *= 4
 
-    def of(self, documents: Iterable[int]) -> dict[int, tuple[int, float]]:
-        """The same of these documents."""
-        (places,) = np.nonzero(np.isin(self._documents, np.fromiter(documents, np.int64)))
+    def of(self, units: Iterable[int]) -> dict[int, tuple[int, float]]:
+        """The same of these."""
+        (places,) = np.nonzero(np.isin(self._units, np.fromiter(units, np.int64)))
         return self._best(places)
+
+    def averages(self, documents: Iterable[int], count: int) -> dict[int, float]:
+        """The cosines of so many of each document's nearest chunks on average."""
+        (places,) = np.nonzero(np.isin(self._documents, np.fromiter(documents, np.int64)))
+        places = self._live(places)
+        places = places[np.lexsort((-self._cosines[places], self._documents[places]))]
+        _, starts = np.unique(self._documents[places], return_index=True)
+        found = {}
+        for of_one in np.split(places, starts[1:]) if len(places) else ():
+            _, firsts = np.unique(self._chunks[of_one], return_index=True)  # the nearest window of each chunk
+            last = of_one[np.sort(firsts)[:count][-1]]
+            near = of_one[self._cosines[of_one] >= self._cosines[last] - _EQUAL]
+            best: dict[int, float] = {}
+            for chunk, cosine in self._sorted(near):
+                best.setdefault(chunk, cosine)
+            nearest = list(best.values())[:count]
+            found[int(self._documents[last])] = round(sum(nearest) / len(nearest), fusion.DIGITS)
+        return found
 
     def chunks(self, document: int, first: int) -> list[int]:
         """A document's chunks, `first` and then by their cosines."""
@@ -170,7 +230,7 @@ class _Near:
         return live
 
     def _best(self, places: Integers) -> dict[int, tuple[int, float]]:
-        """The best chunk of each document of these, the nearest documents first."""
+        """The best chunk of each unit of these, the nearest first."""
         dead = 0
         while True:
             first = self._firsts(places)
@@ -183,15 +243,15 @@ class _Near:
             self._sidecar.renew()
         best: dict[int, tuple[int, float]] = {}
         for chunk, cosine in self._sorted(first):
-            best.setdefault(chunk >> CHUNK_BITS, (chunk, cosine))
+            best.setdefault(self._unit.of(chunk), (chunk, cosine))
         return best
 
     def _firsts(self, places: Integers) -> Integers:
-        """The best place of each document, and those that are equal to it but for the last digits."""
+        """The best place of each unit, and those that are equal to it but for the last digits."""
         if not len(places):
             return places
-        places = places[np.lexsort((-self._cosines[places], self._documents[places]))]
-        _, starts = np.unique(self._documents[places], return_index=True)
+        places = places[np.lexsort((-self._cosines[places], self._units[places]))]
+        _, starts = np.unique(self._units[places], return_index=True)
         cosines = self._cosines[places]
         best = np.repeat(cosines[starts], np.diff(np.append(starts, len(places))))
         firsts: Integers = places[cosines >= best - _EQUAL]

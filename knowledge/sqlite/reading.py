@@ -17,6 +17,7 @@ import apsw
 from knowledge import ranking, times
 from knowledge.access import Reader, SourceAccess
 from knowledge.chunking import BYTES_PER_TOKEN
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite import explaining, indexing, matching, vectors, visible
 from knowledge.sqlite.access import Condition, changes
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
@@ -124,11 +125,13 @@ class Found(NamedTuple):
     explain: Explained | None = None
 
 
-def search(db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition]) -> SearchAnswer:
-    """The best chunk of each document that matches, the best first."""
+def search(
+    db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition], settings: Settings = DEFAULT
+) -> SearchAnswer:
+    """The best chunk of each document that matches, or several of them, the best first."""
     with db:  # one snapshot: the excerpts are of the chunks that were ranked
         match = parsed(db, query)
-        found = matching.ranked(db, match, conditions, query.limit) if match.any else []
+        found = matching.ranked(db, match, conditions, query.limit, settings) if match.any else []
         scores = ranking.scores([(bool(each.complete), each.rank) for each, _ in found])
         shown = [Found(row, each.chunk, score) for (each, row), score in zip(found, scores, strict=True)]
         if query.explain:
@@ -148,12 +151,15 @@ def hits(
 ) -> tuple[Hit, ...]:
     """The hits for these documents, in their order. The caller holds the snapshot that they were found in."""
     passages = _passages(db, query, match, conditions, found) if query.passages > 0 else None
-    return tuple(_hit(db, each, match, passages) for each in found)
+    shown = []
+    for each in found:
+        # Those of a document stand with the first of its hits.
+        its_own = None if passages is None else tuple(passages.pop(each.row[0], ()))
+        shown.append(_hit(db, each, match, its_own))
+    return tuple(shown)
 
 
-def _hit(
-    db: apsw.Connection, found: Found, match: ranking.MatchQuery, passages: Mapping[int, Sequence[Passage]] | None
-) -> Hit:
+def _hit(db: apsw.Connection, found: Found, match: ranking.MatchQuery, passages: tuple[Passage, ...] | None) -> Hit:
     n, document_id, source, source_id, title, source_url, updated_at = found.row
     text = rows(db, _CHUNK_TEXT, (found.chunk,))[0][0]
     place = _place(db, found.chunk)
@@ -172,7 +178,7 @@ def _hit(
         page=place.page,
         digest=body[0][0] if body else None,
         uri=DOCUMENT_URI + document_id,
-        passages=None if passages is None else tuple(passages.get(n, ())),
+        passages=passages,
         explain=found.explain,
     )
 
@@ -192,8 +198,11 @@ def _passages(
     shown: Sequence[Found],
 ) -> dict[int, list[Passage]]:
     """The best chunks of each document, within `query.max_tokens` together: the first documents have theirs first."""
-    documents = [each.row[0] for each in shown]
-    chunks = {each.row[0]: list(each.passages[: query.passages]) for each in shown if each.passages is not None}
+    documents = list(dict.fromkeys(each.row[0] for each in shown))
+    chunks: dict[int, list[int]] = {}
+    for each in shown:
+        if each.passages is not None:
+            chunks.setdefault(each.row[0], list(each.passages[: query.passages]))
     rest = [n for n in documents if n not in chunks]
     if rest:
         sql = _PASSAGES.format(rank=visible.rank(db, match, visible.visible(db, conditions), {}))

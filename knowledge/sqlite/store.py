@@ -274,7 +274,7 @@ class SqliteStore:
         if not any_words and not query.explain:
             await trio.lowlevel.checkpoint()
             return SearchAnswer(())
-        return await self._read(partial(reading.search, query=query, conditions=conditions))
+        return await self._read(partial(reading.search, query=query, conditions=conditions, settings=self._settings))
 
     def _by_meaning(
         self, query: SearchQuery, conditions: Sequence[Condition], meant: Meant, db: apsw.Connection

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from engine.config import (
     parse_bind,
     parse_config,
 )
+from engine.embedders import settings
 from engine.tenant import DEFAULT_TENANT, bind_limits
+from knowledge.embedding.fusion import DEFAULT
 from sandbox.wire import layers
 from sandbox.wire.limits import SPECS
 
@@ -271,13 +274,8 @@ def test_agents_and_tools_are_given_in_the_order_of_the_file():
 
 
 def test_what_ctx_knows_and_this_engine_does_not_is_accepted_with_a_warning():
-    config, warnings = parse_config(
+    _, warnings = parse_config(
         """
-        [retrieval]
-        group_by = "document"
-        doc_agg = "max"
-        max_chunks_per_doc = 3
-        final_limit = 5
         [vector_index]
         backend = "auto"
         [registries.community]
@@ -287,14 +285,17 @@ def test_what_ctx_knows_and_this_engine_does_not_is_accepted_with_a_warning():
         cwd=CWD,
         shown_as="ctx.toml",
     )
-    assert config.retrieval.final_limit == 5
-    assert warnings == (
-        "ctx.toml: vector_index has no effect here",
-        "ctx.toml: registries has no effect here",
-        "ctx.toml: retrieval.group_by has no effect here",
-        "ctx.toml: retrieval.doc_agg has no effect here",
-        "ctx.toml: retrieval.max_chunks_per_doc has no effect here",
-    )
+    assert warnings == ("ctx.toml: vector_index has no effect here", "ctx.toml: registries has no effect here")
+
+
+def test_what_ctx_says_of_retrieval_is_read():
+    text = '[retrieval]\ngroup_by = "document"\ndoc_agg = "max"\nmax_chunks_per_doc = 3\nfinal_limit = 5'
+    config, warnings = parse_config(text, environ={}, cwd=CWD, shown_as="ctx.toml")
+    assert (config.retrieval.final_limit, warnings) == (5, ())
+    assert settings(config) == DEFAULT
+    other = parsed('[retrieval]\ngroup_by = "chunk"\ndoc_agg = "avg"\nmax_chunks_per_doc = 9\ndefault_mode = "hybrid"')
+    assert settings(other) == replace(DEFAULT, group_by="chunk", doc_agg="avg", max_chunks_per_doc=9)
+    assert other.retrieval.default_mode == "hybrid"
 
 
 def test_another_embedding_provider_is_accepted_by_the_model():
@@ -494,6 +495,8 @@ MISTAKES = {
     # wrong ranges
     "[retrieval]\nfinal_limit = 0": "retrieval.final_limit: expected at least 1, got 0",
     "[retrieval]\nfinal_limit = 101": "retrieval.final_limit: expected at most 100, got 101",
+    '[retrieval]\ngroup_by = "file"': "retrieval.group_by: expected 'document' or 'chunk', got 'file'",
+    "[retrieval]\nmax_chunks_per_doc = 0": "retrieval.max_chunks_per_doc: expected at least 1, got 0",
     "[retrieval]\nhybrid_alpha = 1.5": "retrieval.hybrid_alpha: expected at most 1, got 1.5",
     "[chunking]\nmax_tokens = 5\noverlap_tokens = 5": "chunking: overlap_tokens must be smaller than max_tokens",
     "[sandbox]\nworkers = 0": "sandbox.workers: expected at least 1, got 0",

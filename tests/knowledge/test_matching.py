@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from knowledge import ranking
 from knowledge.access import NOTHING_KNOWN
+from knowledge.embedding.fusion import DEFAULT, Settings
 from knowledge.sqlite import matching, schema, visible, writing
 from knowledge.store import Batch, NewDocument, SearchQuery
 
@@ -33,9 +34,12 @@ def store_of(documents: list[list[str]]) -> apsw.Connection:
     return db
 
 
-def hits(db: apsw.Connection, query: SearchQuery) -> list[Any]:
+def hits(db: apsw.Connection, query: SearchQuery, shape: Settings = DEFAULT) -> list[Any]:
     match = ranking.parse_query(query.query, languages=("en",))
-    return matching.ranked(db, match, matching.conditions(query), query.limit)
+    return matching.ranked(db, match, matching.conditions(query), query.limit, shape)
+
+
+SHAPES = (DEFAULT, Settings(group_by="chunk", max_chunks_per_doc=2), Settings(doc_agg="avg", max_chunks_per_doc=2))
 
 
 @settings(max_examples=effort(60), deadline=None)
@@ -44,22 +48,30 @@ def hits(db: apsw.Connection, query: SearchQuery) -> list[Any]:
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join),
     st.integers(1, 8),
     st.sampled_from([None, "0/*", "1/*"]),
+    st.sampled_from(SHAPES),
 )
 def test_ranks_of_few_rows_give_the_hits_that_ranks_of_all_give(
-    documents: list[list[str]], words: str, limit: int, path: str | None
+    documents: list[list[str]], words: str, limit: int, path: str | None, shape: Settings
 ) -> None:
     db, query = store_of(documents), SearchQuery(query=words, limit=limit, path=path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matching, "_SPARE", 1000)
         patch.setattr(matching, "_MANY_ROWS", 10**9)
-        every = hits(db, query)
+        every = hits(db, query, shape)
     for spare in (1, 3, 100):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(matching, "_SPARE", spare)
             patch.setattr(matching, "_MANY_ROWS", 0)
             patch.setattr(matching, "_ROWS_PER_DOCUMENT", 1)
             patch.setattr(matching, "_TOO_MANY", 1.1)
-            assert hits(db, query) == every
+            assert hits(db, query, shape) == every
+    db.close()
+
+
+def test_the_order_of_equal_chunks_is_theirs_in_the_document() -> None:
+    db = store_of([["one pump", "two pump", "six pump"]])
+    found = hits(db, SearchQuery(query="pump"), Settings(group_by="chunk"))
+    assert [each.chunk & 3 for each, _ in found] == [0, 1, 2]
     db.close()
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from knowledge.access import EVERYTHING, Access, Reader, SourceAccess
 from knowledge.embed import embed_pending
 from knowledge.embedding import Embedders, Model
+from knowledge.embedding.fusion import Settings
 from knowledge.sqlite import matching
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import MODES, Batch, NewDocument, SearchAnswer, SearchQuery
@@ -48,6 +49,11 @@ QUERIES = st.builds(
 )  # fmt: skip
 
 
+SHAPES = st.sampled_from([
+    Settings(), Settings(doc_agg="avg", max_chunks_per_doc=2), Settings(group_by="chunk", max_chunks_per_doc=2)
+])  # fmt: skip
+
+
 def made(number: int, chunks: Sequence[str], labels: frozenset[str]) -> NewDocument:
     return NewDocument(
         source_id=f"d{number}", body="", chunks=chunks, digest="d", title=chunks[0] if number % 2 else None,
@@ -65,13 +71,14 @@ async def fill(store: SqliteStore, documents: Sequence[tuple[int, Sequence[str],
 @settings(max_examples=effort(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     documents=DOCUMENTS, queries=st.lists(QUERIES, min_size=1, max_size=6), reader=st.sampled_from(READERS),
-    prune=st.booleans(),
+    prune=st.booleans(), shape=SHAPES,
 )  # fmt: skip
 def test_every_search_answers_as_a_store_of_what_the_reader_may_read(
     documents: list[Any],
     queries: list[SearchQuery],
     reader: Reader,
     prune: bool,
+    shape: Settings,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("stores")
@@ -80,8 +87,8 @@ def test_every_search_answers_as_a_store_of_what_the_reader_may_read(
     async def scenario() -> None:
         embedders = Embedders(Counts())
         async with (
-            open_store(folder / "whole", create=True, embedders=embedders) as whole,
-            open_store(folder / "shadow", create=True, embedders=embedders) as shadow,
+            open_store(folder / "whole", create=True, embedders=embedders, settings=shape) as whole,
+            open_store(folder / "shadow", create=True, embedders=embedders, settings=shape) as shadow,
         ):
             await fill(whole, numbered)
             await fill(shadow, [each for each in numbered if reader.sees(each[3], each[2])])
