@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "agent": ("agent:app", "List, test, develop and create agents."),
     "tool": ("tool:app", "List, test, develop and create tools."),
+    "chatmd": ("chatmd.command:app", "Check, format and parse documents in ChatMD."),
     "connector": ("knowledge.connector:app", "List, test and create connectors."),
     "test": (
         "test:run_tests",

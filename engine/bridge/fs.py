@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -45,6 +45,18 @@ _FOLDER = _ROOT | os.O_NOFOLLOW
 # NONBLOCK: open of a FIFO in a file's place would wait for a writer. It has no effect on a regular file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _READ_BYTES = 256 * 1024
+
+# Why a file is not read: it is not there or may not be read, is a link, is no regular file, or is too large.
+Why = Literal["missing", "link", "kind", "size"]
+
+
+class FileRefused(CallRefused):
+    """A file that is not read, and why."""
+
+    def __init__(self, message: str, why: Why) -> None:
+        super().__init__(message)
+        self.why = why
+
 
 T = TypeVar("T")
 Parts = tuple[bytes, ...]
@@ -345,6 +357,9 @@ _SCRIPTS_FAULT = {
 }
 
 
+_WHY: dict[str, Why] = {_SCRIPTS_FAULT[errno.ELOOP]: "link", _SCRIPTS_FAULT[errno.ENXIO]: "kind"}
+
+
 @contextmanager
 def _refusals(parts: Parts, *, folder: int | None = None) -> Iterator[None]:
     """Turn OSError at these names into CallRefused. With `folder`, the last name was opened as a folder in it."""
@@ -356,7 +371,7 @@ def _refusals(parts: Parts, *, folder: int | None = None) -> Iterator[None]:
             raise
         if error.errno == errno.ENOTDIR and folder is not None and _is_link(folder, parts[-1]):
             why = _SCRIPTS_FAULT[errno.ELOOP]
-        raise CallRefused(f"{_as_text(parts)}: {why}") from None
+        raise FileRefused(f"{_as_text(parts)}: {why}", _WHY.get(why, "missing")) from None
 
 
 def _is_link(folder: int, name: bytes) -> bool:
@@ -376,11 +391,11 @@ _NOT_A_FILE = {
 def _require_file(info: os.stat_result, parts: Parts) -> None:
     kind = _kind(info)
     if kind != "file":
-        raise CallRefused(f"{_as_text(parts)}: {_NOT_A_FILE[kind]}")
+        raise FileRefused(f"{_as_text(parts)}: {_NOT_A_FILE[kind]}", "link" if kind == "symlink" else "kind")
 
 
-def _too_large(parts: Parts, size: str, bound: int, set_by: str) -> CallRefused:
-    return CallRefused(f"{_as_text(parts)} has {size} bytes; the limit is {bound} ({set_by})")
+def _too_large(parts: Parts, size: str, bound: int, set_by: str) -> FileRefused:
+    return FileRefused(f"{_as_text(parts)} has {size} bytes; the limit is {bound} ({set_by})", "size")
 
 
 def _text(raw: bytes) -> str | bytes:

@@ -110,6 +110,9 @@ LINES: tuple[Line, ...] = (
     _line("connector test filesystem:docs", varies=True),
     _line("connector init fresh", varies=True),
     _line("test agents", varies=True),
+    _line("chatmd check hello.chatmd"),
+    _line("chatmd fmt hello.chatmd"),
+    _line("chatmd parse hello.chatmd"),
     _line("mcp-config cursor"),
     _line("completions bash"),
     _line("bench scenarios"),
@@ -130,6 +133,7 @@ def begin(folder: Path) -> None:
     os.utime(folder / "docs" / "beta.md", (1_700_000_000, 1_700_000_000))
     question = {"id": "1", "question": "deployments", "kind": "exact", "answers": [{"source_id": "beta.md"}]}
     (folder / "questions.jsonl").write_text(json.dumps(question))
+    (folder / "hello.chatmd").write_text("<user>hello</user>\n")
     (folder / "agents").mkdir()
     (folder / "agents" / "x_test.lua").write_text("it('holds', function() expect(1).to_be(1) end)\n")
     for name, kind, function, answer in (

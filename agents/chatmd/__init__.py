@@ -1,0 +1,1 @@
+"""ChatMD documents: read, checked, written. Nothing here runs one."""

@@ -1,0 +1,1 @@
+"""`engine chatmd`: documents in ChatMD."""
