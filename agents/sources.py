@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.engine import Engine
 
 # Keys of an entry that are not for its connector.
-_NOT_ITS_OWN = frozenset({"tenants", "access", "access_rules", "every", "watch"})
+_NOT_ITS_OWN = frozenset({"tenants", "access", "access_rules", "untrusted", "every", "watch"})
 
 
 def access_of(config: Config, who: Tenant = DEFAULT_TENANT) -> SourceAccess:

@@ -140,19 +140,27 @@ def _spellings(glob: str) -> tuple[str, ...]:
 class Access:
     """The labels that a source gives its documents: those of the first rule that matches, else `labels`.
 
-    An item's own labels take precedence over both; `own`: its items may have some.
+    An item's own labels take precedence over both; `own`: its items may have some. `untrusted`: strangers can write
+    what is in it.
     """
 
     labels: frozenset[str] = frozenset()
     rules: tuple[Rule, ...] = ()
     own: bool = False
+    untrusted: bool = False
 
     @classmethod
     def of(
-        cls, labels: Iterable[str] = (), rules: Iterable[tuple[str, Sequence[str]]] = (), *, own: bool = False
+        cls,
+        labels: Iterable[str] = (),
+        rules: Iterable[tuple[str, Sequence[str]]] = (),
+        *,
+        own: bool = False,
+        untrusted: bool = False,
     ) -> "Access":
         """Raises ValueError for a text that is no label, and an invalid pattern."""
-        return cls(check_labels(labels), tuple(Rule(glob, check_labels(given)) for glob, given in rules), own)
+        made = tuple(Rule(glob, check_labels(given)) for glob, given in rules)
+        return cls(check_labels(labels), made, own, untrusted)
 
     def labels_of(self, source_id: str) -> frozenset[str]:
         """The labels of an item that has none of its own."""
@@ -187,6 +195,10 @@ class SourceAccess:
 
     sources: Mapping[str, Access] = field(default_factory=dict)
     at: float = math.inf
+
+    def distrusts(self, source: str) -> bool:
+        """Whether strangers can write what is in a source."""
+        return self.sources.get(source, PUBLIC).untrusted
 
     def closed_to(self, reader: Reader) -> dict[str, str]:
         """The sources of which the reader may not read what was last labelled otherwise, each with its digest."""

@@ -132,7 +132,7 @@ class Hit:
 
     `heading`, `lines` (the first and the last, from 1) and `page` are those of its best chunk, in the body whose
     SHA-256 is `digest`; `uri` is its address as a resource of MCP. `passages` and `explain` are None unless the query
-    wants them.
+    wants them. `untrusted`: by the configuration of its source, strangers can write it.
     """
 
     id: str
@@ -150,6 +150,7 @@ class Hit:
     uri: str | None = None
     passages: tuple[Passage, ...] | None = None
     explain: Explained | None = None
+    untrusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class Chunk:
 class Document:
     """One document with its chunks. `id` is a UUID that survives re-synchronisation of one source and source_id.
 
-    `lines` is None, or the lines of the stored body that `body` and `chunks` are of.
+    `lines` is None, or the lines of the stored body that `body` and `chunks` are of; `untrusted` is as of a `Hit`.
     """
 
     id: str
@@ -189,6 +190,7 @@ class Document:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     chunks: tuple[Chunk, ...] = ()
     lines: tuple[int, int] | None = None
+    untrusted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +234,7 @@ class SourceInfo:
     embedded: int = 0
     skipped: tuple[SkippedItem, ...] = ()
     skipped_more: int = 0
+    untrusted: bool = False
 
 
 class Store(Protocol):

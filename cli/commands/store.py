@@ -78,7 +78,7 @@ async def search(
         limit = within
     given = SearchArguments(query, mode, limit, source, since, until, path, passages, max_tokens, prefix, explain)
     try:
-        wanted = search_query(given, 1, "keyword")
+        wanted = search_query(given, 1)
     except ValueError as error:
         raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
     reader = reader_of(as_labels)
@@ -133,6 +133,8 @@ def _show_hit(number: int, hit: Hit) -> None:
         say(f"    heading: {one_line(hit.heading)}")
     if hit.lines:
         say(f"    lines: {_range(hit.lines)}")
+    if hit.untrusted:
+        say("    untrusted: strangers can write it")
     say(f'    excerpt: "{one_line(hit.snippet)}"')
     for passage in hit.passages or ():
         where = ", ".join(filter(None, (one_line(passage.heading or ""), passage.lines and _range(passage.lines))))
@@ -224,6 +226,8 @@ def _show_sources(found: Sequence[SourceInfo]) -> None:
     for source in found:
         if source.notes:
             _say_wrapped(f"{source.source}: {source.notes}")
+        if source.untrusted:
+            _say_wrapped(f"{source.source}: untrusted: strangers can write its documents")
         for item in source.skipped[:_SKIPPED_SHOWN]:
             _say_wrapped(f"{source.source}: skipped {item.source_id}: {item.reason}")
         if (more := len(source.skipped) + source.skipped_more - _SKIPPED_SHOWN) > 0:

@@ -143,6 +143,7 @@ local context = {}
 ---@field uri? string               its address as a resource of MCP
 ---@field passages? engine.Passage[]    if some are wanted, the best first
 ---@field explain? engine.Explained     if it is wanted, how the hit came by its score
+---@field untrusted? boolean            true if strangers can write it
 
 ---What the mode of the search has none of is nil.
 ---@class engine.Explained
@@ -181,6 +182,7 @@ local context = {}
 ---@field lines? integer[]          the first and the last line of `body`, if lines were wanted
 ---@field metadata table<string, any>
 ---@field chunks engine.Chunk[]
+---@field untrusted? boolean        true if strangers can write it
 
 ---@class engine.Source
 ---@field source string             its label, as `git:runbooks`
@@ -195,6 +197,7 @@ local context = {}
 ---@field embedded integer          how many pieces have a vector
 ---@field skipped { source_id: string, reason: string }[]  the first items that its last sync did not store
 ---@field skipped_more integer      how many more there were
+---@field untrusted boolean         whether strangers can write its documents
 
 ---The caller's documents that match, best first; a blank query finds none. Raises an error for invalid arguments.
 ---@param query string

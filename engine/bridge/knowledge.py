@@ -121,7 +121,7 @@ def functions(
     )
 
 
-def search_query(arguments: SearchArguments, default_limit: int, default_mode: Mode) -> SearchQuery:
+def search_query(arguments: SearchArguments, default_limit: int, default_mode: Mode = "keyword") -> SearchQuery:
     """The store's query for these arguments. Raises ValueError, naming the argument, when one is invalid."""
     filters = arguments.filters or Filters()
     limit = arguments.limit if arguments.limit is not None else default_limit
@@ -186,8 +186,8 @@ def _agreeing(name: str, plain: str | None, filtered: str | None) -> str | None:
 
 # Shallow copies of the store's flat answers; `dataclasses.asdict` would copy every value deeply (measured: 20 times
 # the cost on a document of some chunks).
-_HIT = tuple(field.name for field in fields(Hit) if field.name not in ("passages", "explain"))
-_DOCUMENT = tuple(field.name for field in fields(Document))
+_HIT = tuple(field.name for field in fields(Hit) if field.name not in ("passages", "explain", "untrusted"))
+_DOCUMENT = tuple(field.name for field in fields(Document) if field.name != "untrusted")
 _SOURCE = tuple(field.name for field in fields(SourceInfo))
 _hit_values, _document_values, _source_values = attrgetter(*_HIT), attrgetter(*_DOCUMENT), attrgetter(*_SOURCE)
 
@@ -204,6 +204,8 @@ def hit_as_json(hit: Hit) -> dict[str, Any]:
     if hit.explain is not None:
         shown["explain"] = asdict(hit.explain)
         shown["explain"]["words"] = list(shown["explain"]["words"])
+    if hit.untrusted:
+        shown["untrusted"] = True
     return shown
 
 
@@ -249,6 +251,8 @@ def document_as_json(document: Document, lines: str | None = None) -> dict[str, 
         }
         for chunk in chunks
     ]
+    if document.untrusted:
+        shown["untrusted"] = True
     return shown
 
 

@@ -188,14 +188,17 @@ class AccessRule(Model):
 
 
 class Labelled(Model):
-    """What every connector has: the labels of its documents."""
+    """What every connector has: the labels of its documents, and whether strangers can write them."""
 
     access: Labels = ()
     access_rules: Annotated[tuple[AccessRule, ...], Field(strict=False)] = ()
+    untrusted: bool = False
+    labels_own: ClassVar[bool] = False  # whether its items may have labels of their own
 
     def labels_given(self) -> Access:
         """The labels that it gives its documents."""
-        return Access.of(self.access, [(rule.glob, rule.access) for rule in self.access_rules])
+        rules = [(rule.glob, rule.access) for rule in self.access_rules]
+        return Access.of(self.access, rules, own=self.labels_own, untrusted=self.untrusted)
 
 
 class _Globs(Labelled):
@@ -240,9 +243,7 @@ class ScriptConnector(ScriptEntry, Labelled):
 
     every: Period | None = None
     max_extract_bytes: Count = 50_000_000
-
-    def labels_given(self) -> Access:
-        return Access.of(self.access, [(rule.glob, rule.access) for rule in self.access_rules], own=True)
+    labels_own: ClassVar[bool] = True
 
 
 class S3Connector(_Globs):

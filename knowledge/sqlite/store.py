@@ -62,6 +62,7 @@ MAX_KEPT_BYTES = 1024 * 1024
 _INSTEAD = {"hybrid": "answered by keyword search", "semantic": "nothing can be found by meaning"}
 _HYBRID_WARNING = "hybrid search needs an embedder and none is configured; answered by keyword search"
 _NO_VECTORS = "no document has vectors yet (engine embed pending makes them)"
+_NO_SUCH_SOURCE = "there is no such source; sources lists those there are"
 _CUT_WARNING = "the query is too long; only its first words were searched for"
 
 
@@ -235,10 +236,22 @@ class SqliteStore:
             found: SearchAnswer = await self._answer(("search", query), reader, ask, bytes_of)
         except _ByWords as instead:  # not cached: the embedder may answer the next time
             found = instead.answer
-        if not self._every:
-            return found
-        late = await self._late(query.source, reader)  # of the clock: not cached
-        return replace(found, warnings=(*found.warnings, *late)) if late else found
+        if any(self._access.distrusts(hit.source) for hit in found.hits):
+            found = replace(
+                found, hits=tuple(replace(hit, untrusted=self._access.distrusts(hit.source)) for hit in found.hits)
+            )
+        more: tuple[str, ...] = ()
+        if query.source is not None and not found.hits:
+            more = await self._unknown(query.source, reader)
+        if self._every:  # of the clock: not cached
+            more += await self._late(query.source, reader)
+        return replace(found, warnings=(*found.warnings, *more)) if more else found
+
+    async def _unknown(self, asked: str, reader: Reader) -> tuple[str, ...]:
+        """A warning where no source that the reader may know of is called so. Hidden ones are as absent ones."""
+        if any(asked in (each.source, *each.source.split(":", 1)) for each in await self.sources(reader)):
+            return ()
+        return (_NO_SUCH_SOURCE,)
 
     async def _search(self, query: SearchQuery, reader: Reader) -> SearchAnswer:
         if query.mode not in MODES:
@@ -324,7 +337,10 @@ class SqliteStore:
         """The document, or None when there is none of that id."""
         bytes_of = partial(reading.found_bytes, document_id)
         found = await self._answer(("get", document_id), reader, partial(self._get, document_id, reader), bytes_of)
-        return None if found is None else found.document()
+        if found is None:
+            return None
+        document: Document = found.document()
+        return replace(document, untrusted=True) if self._access.distrusts(document.source) else document
 
     async def _get(self, document_id: str, reader: Reader) -> reading.CachedDocument | None:
         if not reading.is_text(document_id):
@@ -395,6 +411,7 @@ class SqliteStore:
             embedded=embedded,
             skipped=items,
             skipped_more=(skipped_count or 0) - len(items),
+            untrusted=self._access.distrusts(label),
         )
 
     async def documents(

@@ -290,6 +290,31 @@ async def test_a_limit_beyond_its_bounds_is_brought_to_them_with_a_warning(
     assert answer["warnings"] == [f"limit {given} is not from 1 to 100: {used} was used"]
 
 
+async def test_what_a_search_does_not_know_is_ignored_with_a_warning(project: Project, opened: Open) -> None:
+    project.configure()
+    async with opened() as service:
+        params = {"query": "x", "sorce": "y", "n" * 99: 1, "source": "none", "filters": {"untill": 1}}
+        answer = (await service.call_tool("search", params, CALL)).value
+        assert answer["warnings"] == [
+            "unknown parameter 'sorce' was ignored",
+            f"unknown parameter {'n' * 64!r} was ignored",
+            "unknown parameter 'filters.untill' was ignored",
+            "there is no such source; sources lists those there are",
+        ]
+        many = (await service.call_tool("search", {"query": "x"} | {f"p{n}": n for n in range(99)}, CALL)).value
+        assert many["warnings"][4:] == ["unknown parameter 'p4' was ignored", "94 more were ignored"]
+
+
+async def test_a_search_that_names_no_mode_has_that_of_the_configuration(project: Project, opened: Open) -> None:
+    project.configure('[embedding]\nprovider = "disabled"\n[retrieval]\ndefault_mode = "semantic"\n')
+    async with opened() as service:
+        async with problem(Code.EMBEDDINGS_DISABLED):
+            await service.call_tool("search", {"query": "x"}, CALL)
+        assert (await service.call_tool("search", {"query": "x", "mode": "keyword"}, CALL)).value == {"results": []}
+        (search, *_) = service.list_tools(DEFAULT_TENANT)
+        assert search.parameters["properties"]["mode"]["default"] == "semantic"
+
+
 async def test_a_search_by_meaning_without_an_embedder_says_what_it_did_instead(project: Project, opened: Open) -> None:
     project.configure('[embedding]\nprovider = "disabled"\n')
     async with opened() as service:

@@ -114,3 +114,15 @@ def test_keys_are_made_listed_exported_and_imported_with_their_labels(engine: En
     assert engine("tenant", "import", "acme.tar").code == 0
     listed = engine("key", "list", "acme", "--json").json["keys"]
     assert sorted(each["labels"] for each in listed) == [[], ["hr", "legal"]]
+
+
+def test_what_strangers_can_write_is_shown_as_such(engine: Engine, project: Path) -> None:
+    (project / "engine.toml").write_text(CONFIG.replace("access_rules", "untrusted = true\naccess_rules"))
+    assert engine("sync", "all").code == 0
+    (hit, *_) = engine("search", "pay", "--json").json["results"]
+    assert hit["untrusted"] is True
+    assert "    untrusted: strangers can write it\n" in engine("search", "pay").out
+    assert engine("get", hit["id"], "--json").json["untrusted"] is True
+    assert "\nuntrusted: True\n" in engine("get", hit["id"]).out
+    assert engine("sources", "--json").json["sources"][0]["untrusted"] is True
+    assert "untrusted: strangers can write its documents" in engine("sources").out

@@ -147,6 +147,7 @@ async def test_sources_are_listed(engine: Engine) -> None:
             "embedded": 0,
             "skipped": [],
             "skipped_more": 0,
+            "untrusted": False,
         }
     ]
 

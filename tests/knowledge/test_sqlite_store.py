@@ -17,7 +17,7 @@ from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from knowledge.access import EVERYTHING
+from knowledge.access import EVERYTHING, Access, Reader, SourceAccess
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import (
     MODES,
@@ -813,3 +813,39 @@ async def test_the_revision_tells_of_changes_and_digests_of_which(path: Path) ->
         await ours.apply(Batch(source=SOURCE, deletes=["a"]))
         assert await ours.revision(EVERYTHING) != changed
         assert await ours.digests([listed.id], EVERYTHING) == {}
+
+
+# --- sources that the configuration says something of
+
+
+async def test_what_comes_from_an_untrusted_source_says_so(path: Path) -> None:
+    access = SourceAccess({"git:issues": Access.of(untrusted=True)})
+    async with open_store(path, create=True) as store:
+        for source in ("git:issues", "git:docs"):
+            one = NewDocument(source_id="a.md", body="a needle", chunks=("a needle",), digest="d")
+            await store.apply(Batch(source=source, upserts=[one]))
+    async with open_store(path, access=access) as store:
+        for _ in range(2):  # the second answer is a cached one
+            hits = (await store.search(SearchQuery(query="needle"), EVERYTHING)).hits
+            assert {hit.source: hit.untrusted for hit in hits} == {"git:issues": True, "git:docs": False}
+            documents = [await store.get(hit.id, EVERYTHING) for hit in hits]
+            assert [each and each.untrusted for each in documents] == [hit.untrusted for hit in hits]
+        sources = {each.source: each.untrusted for each in await store.sources(EVERYTHING)}
+        assert sources == {"git:issues": True, "git:docs": False}
+
+
+async def test_a_search_of_a_source_that_there_is_not_says_so_and_a_hidden_one_is_as_an_absent_one(path: Path) -> None:
+    access = SourceAccess({"git:pay": Access.of(["hr"])})
+    configured = {"git:pay": None, "git:empty": None}
+    async with open_store(path, create=True, access=access, configured=configured) as store:
+        one = NewDocument(source_id="a.md", body="a needle", chunks=("a needle",), digest="d")
+        await store.apply(Batch(source="git:pay", upserts=[one]))
+        said = {
+            (source, reader): (await store.search(SearchQuery(query="xylophone", source=source), reader)).warnings
+            for source in ("pay", "git:pay", "empty", "git", "none")
+            for reader in (EVERYTHING, Reader.of([]))
+        }
+    unknown = ("there is no such source; sources lists those there are",)
+    for (source, reader), warnings in said.items():
+        hidden = source in ("pay", "git:pay") and reader != EVERYTHING
+        assert warnings == (unknown if source == "none" or hidden else ()), (source, reader)
