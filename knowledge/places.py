@@ -31,11 +31,9 @@ class Place(NamedTuple):
     page: int | None = None
 
 
-class _Heading(NamedTuple):
-    start: int
-    end: int
-    level: int
-    text: str
+# The start and the end of a heading in a body, its level, and its text as it stands there. A plain tuple: a text of
+# nothing else has millions.
+_Heading = tuple[int, int, int, str]
 
 
 def places(body: str, chunks: Sequence[str], *, markdown: bool, pages: Sequence[int] = ()) -> list[Place | None]:
@@ -56,13 +54,16 @@ def places(body: str, chunks: Sequence[str], *, markdown: bool, pages: Sequence[
         start, end = span
         first = line + body.count("\n", counted, start)
         line, counted = first, start
-        content = start  # where the first text is that is no heading
-        while heading is not None and heading.start <= content:
-            path = _under(path, heading)
-            if heading.end > content:
-                content = min(_text_after(body, heading.end), end - 1)
-            heading = next(headings, None)
-        shown = SEPARATOR.join(each.text for each in path if each.text) or None
+        content = start  # where the first text is that is no heading; -1 for no matter where
+        while heading is not None and heading[0] <= content:
+            while path and path[-1][2] >= heading[2]:
+                path.pop()
+            path.append(heading)
+            last, heading = heading, next(headings, None)
+            if heading is not None and last[1] > content:
+                between = body[last[1] : heading[0]]
+                content = heading[0] if heading[0] < end and (not between or between.isspace()) else -1
+        shown = SEPARATOR.join(filter(None, (_shown(each[3]) for each in path))) or None
         found.append(Place(first, first + body.count("\n", start, end), shown, bisect_right(pages, start) or None))
     return found
 
@@ -83,10 +84,6 @@ def spans(body: str, chunks: Sequence[str]) -> list[tuple[int, int] | None]:
         end = start + len(chunk)
         found.append((start, end))
     return found
-
-
-def _under(path: Sequence[_Heading], heading: _Heading) -> list[_Heading]:
-    return [*(each for each in path if each.level < heading.level), heading]
 
 
 def _overlapping(body: str, chunks: Sequence[str]) -> list[tuple[int, int] | None]:
@@ -110,10 +107,13 @@ def _headings(body: str) -> Iterator[_Heading]:
             elif fenced.startswith(fence):
                 fence = ""
         elif not fence:
-            shown = " ".join(_CLOSING.sub("", (text or "")[: 2 * MAX_HEADING_CHARACTERS].strip()).split())
-            if len(shown) > MAX_HEADING_CHARACTERS:
-                shown = shown[: MAX_HEADING_CHARACTERS - 1] + "…"
-            yield _Heading(mark.start(), mark.end() - 1, len(hashes), shown)
+            yield mark.start(), mark.end() - 1, len(hashes), text or ""
+
+
+def _shown(text: str) -> str:
+    """The text of a heading as paths have it."""
+    shown = " ".join(_CLOSING.sub("", text[: 2 * MAX_HEADING_CHARACTERS].strip()).split())
+    return shown if len(shown) <= MAX_HEADING_CHARACTERS else shown[: MAX_HEADING_CHARACTERS - 1] + "…"
 
 
 def _text_after(body: str, position: int) -> int:

@@ -285,13 +285,18 @@ class BrowsableStore(Store, Protocol):
         ...
 
 
+# Where a chunk stands, as `places.Place`: its lines, its headings, its page.
+Placed = tuple[int, int, str | None, int | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDocument:
     """One document to write. Times are in the store's form (`times.canonical_time`); `metadata` must be JSON-able.
 
     `version` is the connector's cheap mark for "the same as last time", empty when it cannot be trusted; `digest` is a
     hash of everything that is stored. `pages` are the places in `body` where its pages begin. `access` are the labels
-    that the item came with; without any, it has those that the configuration gives it.
+    that the item came with; without any, it has those that the configuration gives it. `places` are those of the
+    chunks: found by the store where they are None, while no other batch can be written.
     """
 
     source_id: str
@@ -308,6 +313,7 @@ class NewDocument:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     pages: Sequence[int] = ()
     access: frozenset[str] = frozenset()
+    places: Sequence[Placed | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from knowledge.connectors import (
     Unreadable,
     opened,
 )
+from knowledge.places import Place, places
 from knowledge.store import (
     MAX_BODY_CHARACTERS,
     MAX_CHUNKS,
@@ -43,6 +44,7 @@ from knowledge.store import (
     SyncRunning,
     WritableStore,
 )
+from knowledge.textfiles import is_markdown
 from knowledge.times import canonical_time, format_time
 from storage.metering import in_thread
 
@@ -386,9 +388,9 @@ class _Sync:
             updated_at = None if item.updated_at is None else canonical_time(item.updated_at)
             made = partial(self.made, found.source_id, item)
             if len(item.body) > _THREAD_CHARACTERS:
-                digest, chunks = await in_thread(made, abandon_on_cancel=True)
+                digest, chunks, found_places = await in_thread(made, abandon_on_cancel=True)
             else:
-                digest, chunks = made()
+                digest, chunks, found_places = made()
             await self.pace()
             if len(chunks) > MAX_CHUNKS or len(item.body) > MAX_BODY_CHARACTERS:
                 raise Unreadable("too large for the store")
@@ -415,11 +417,14 @@ class _Sync:
             metadata=item.metadata,
             pages=item.pages,
             access=item.access,
+            places=found_places,
         )
 
-    def made(self, source_id: str, item: Item) -> tuple[str, list[str]]:
-        """An item's digest and chunks."""
-        return _digest(source_id, item, self.chunking), _cut(self.cut, item)
+    def made(self, source_id: str, item: Item) -> tuple[str, list[str], list[Place | None]]:
+        """An item's digest, its chunks, and their places."""
+        digest, chunks = _digest(source_id, item, self.chunking), _cut(self.cut, item)
+        markdown = is_markdown(item.content_type)
+        return digest, chunks, places(item.body, chunks, markdown=markdown, pages=item.pages)
 
     def hide(self, entry: Skipped) -> None:
         self.report.skip(entry.source_id, entry.reason)

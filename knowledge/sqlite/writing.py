@@ -23,6 +23,7 @@ from knowledge.store import (
     Applied,
     Batch,
     NewDocument,
+    Placed,
     StoreError,
     SyncMark,
     SyncRunning,
@@ -120,7 +121,7 @@ def _upsert(db: apsw.Connection, changed: Changed, label: str, document: NewDocu
     if there:
         _forget_chunks(db, n)
     write_chunks(db, n, document.chunks)
-    place(db, n, document.body, document.content_type, document.chunks, document.pages)
+    place(db, n, document.body, document.content_type, document.chunks, document.pages, found=document.places)
     return n
 
 
@@ -137,11 +138,21 @@ def write_chunks(db: apsw.Connection, n: int, chunks: Sequence[str]) -> None:
 
 
 def place(
-    db: apsw.Connection, n: int, body: str, content_type: str, chunks: Sequence[str], pages: Sequence[int] = ()
+    db: apsw.Connection,
+    n: int,
+    body: str,
+    content_type: str,
+    chunks: Sequence[str],
+    pages: Sequence[int] = (),
+    found: Sequence[Placed | None] | None = None,
 ) -> None:
-    """Write where the chunks of document `n`, which have no place, stand, and the hash of its body."""
+    """Write where the chunks of document `n`, which have no place, stand, and the hash of its body.
+
+    `found` is where they stand, if that is known.
+    """
     first, _ = chunk_range(n)
-    found = places.places(body, chunks, markdown=textfiles.is_markdown(content_type), pages=pages)
+    if found is None:
+        found = places.places(body, chunks, markdown=textfiles.is_markdown(content_type), pages=pages)
     db.executemany(
         "INSERT INTO places(chunk, first_line, last_line, heading, page) VALUES (?, ?, ?, ?, ?)",
         [(first + index, *each) for index, each in enumerate(found) if each is not None],

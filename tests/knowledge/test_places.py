@@ -1,5 +1,6 @@
 """Chunks know their lines and headings; a body cut at these lines contains the chunk."""
 
+import time
 import tracemalloc
 from itertools import pairwise
 
@@ -133,3 +134,15 @@ def test_a_text_of_headings_only_takes_little_more_memory_than_itself() -> None:
         assert tracemalloc.get_traced_memory()[1] < 16 * len(body)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("line", ["#\n", "# a\n", "### a ###\n", "```\n"])
+def test_a_text_of_headings_alone_takes_time_in_proportion_to_its_size(line: str) -> None:
+    def taken_s(size: int) -> float:
+        body = line * (size // len(line))
+        chunks = [body[at : at + 2_800].strip() for at in range(0, len(body), 2_800)]
+        began_s = time.process_time()
+        assert len(places(body, chunks, markdown=True)) == len(chunks)
+        return time.process_time() - began_s
+
+    assert taken_s(800_000) < 16 * max(taken_s(100_000), 0.002)  # 8 times, but for the machine's noise; not 64

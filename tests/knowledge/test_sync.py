@@ -395,3 +395,17 @@ async def test_searches_are_answered_while_a_sync_writes(store: SqliteStore) -> 
         await sync(store, LABEL, Shelf(**{f"item{n}": "word again " * 500 for n in range(50)}))
         nursery.cancel_scope.cancel()
     assert set(answers) == {50}
+
+
+async def test_nothing_that_a_strangers_text_makes_slow_is_done_by_the_writer(
+    store: SqliteStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_the_writer(*args: object, **keys: object) -> list[None]:
+        raise AssertionError("places were looked for while no other batch can be written")
+
+    (root / "deep.md").write_text("# Alpha\n\n## Beta\n\nneedle\n" + "#\n" * 50_000)
+    with monkeypatch.context() as patched:
+        patched.setattr("knowledge.sqlite.writing.places.places", in_the_writer)
+        await sync(store, LABEL, FilesystemConnector(root))
+    (hit,) = (await store.search(SearchQuery(query="needle"), EVERYTHING)).hits
+    assert (hit.heading, hit.lines and hit.lines[0]) == ("Alpha > Beta", 1)
