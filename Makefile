@@ -17,7 +17,7 @@ ifneq ($(origin PYTHON),file)
 endif
 BIN := $(VENV)/bin
 
-.PHONY: help setup serve test quick lint types mcp-fixture bench peers soak fuzz fuzzers lock clean
+.PHONY: help setup serve test quick lint types mcp-fixture bench bench-store peers soak fuzz fuzzers lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ mcp-fixture: setup ## serve the fixtures of the MCP conformance suite at http://
 
 bench: $(VENV)/.dev-ready ## the table of aims: the engine beside its floor and its peers, under ten minutes
 	@exec $(BIN)/python -m benchmarks.aims.table $(BENCH)
+
+bench-store: $(VENV)/.dev-ready ## the rows of the store, with 100,000 files and a million windows: ten minutes, 20 GB of disk, 8 of memory
+	@exec $(BIN)/python -m benchmarks.aims.table --only store --large $(BENCH)
 
 # What others would pick instead of the engine, for `make bench` to stand it beside: never a dependency of the project,
 # so in an environment of its own. A second one has uvloop, which changes what FastMCP runs on by being there.

@@ -5,7 +5,7 @@
 Also `make bench`. Every figure is a ratio or an amount of this one run, with every layer and limit on; the row of a
 peer that is not installed (`make peers`), or of a figure that cannot be measured here, says why. Took 3.2 minutes with
 `--rounds 3 --seconds 0.8`; the defaults take longer in proportion. `--write` puts the tables between their markers into
-`RESULTS.md` and the README.
+`RESULTS.md`, `docs/bench.md` and the README.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from benchmarks.aims.harness import ROOT, Command, placements, ratio, tell
 from benchmarks.aims.libraries import cost as libraries
 from benchmarks.aims.libraries import kv
 from benchmarks.aims.rows import Aim, Found, counted, replaced, shown
+from benchmarks.aims.store import rows as store
 from benchmarks.report import machine
 from benchmarks.report.figures import table
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 README = ROOT / "README.md"
-AIMS_TABLE, PEERS_TABLE = "table of aims", "table of peers"
+STORE = ROOT / "docs" / "bench.md"
+AIMS_TABLE, PEERS_TABLE, STORE_TABLE = "table of aims", "table of peers", "table of the store"
 IDLE_MANY = 500
 # The environment inside that of the peers where FastMCP has uvloop, which uvicorn uses if it is installed.
 UVLOOP = "with-uvloop"
@@ -300,6 +303,7 @@ def parts(
         "libraries": ((*REGEX, REGEX_MANY), lambda: called(2 * rounds)),
         "keys": ((KV_GET, KV_SET), lambda: keys(2 * rounds)),
         "cost": ((COST,), lambda: cost(max(1, rounds // 2), 3 * seconds)),
+        **store.parts(options.sizes, rounds),
     }
 
 
@@ -325,7 +329,13 @@ def main() -> None:
     parser = Command("table", "The table of aims.")
     parser.add_count("--rounds", 5, "interleaved rounds of most parts")
     parser.add_argument("--seconds", type=float, default=1.0, help="what is measured of a turn (default: 1)")
-    parser.add_argument("--only", action="append", metavar="PART", help="only this part; may be repeated")
+    parser.add_argument("--only", action="append", metavar="PART", help="only this part; `store`: all of the store's")
+    sizes = parser.add_mutually_exclusive_group()
+    for size, which in (("quick", store.QUICK), ("large", store.LARGE)):
+        sizes.add_argument(
+            f"--{size}", dest="sizes", action="store_const", const=which, default=store.Sizes(),
+            help=f"{which.chunks:,} chunks, {which.files:,} files, {which.windows:,} windows in the store's parts",
+        )  # fmt: skip
     parser.add_argument("--peers", type=Path, default=contest.PEERS_FOLDER, metavar="DIR", help="where peers are")
     parser.add_argument("--write", action="store_true", help="also put the tables into RESULTS.md and README.md")
     options = parser.parse_args()
@@ -340,25 +350,27 @@ def main() -> None:
     todo = parts(options, hold)
     if unknown := set(options.only or ()) - todo.keys():
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(todo)}")
-    if options.write and options.only:
-        parser.error("--write takes the whole table: leave out --only")
+    if options.write and options.only not in (None, ["store"]):
+        parser.error("--write takes the whole table: leave out --only, or give --only store")
     facts, began = machine.facts(), time.monotonic()
-    found: list[Found] = []
+    found: dict[str, list[Found]] = {AIMS_TABLE: [], STORE_TABLE: []}
     for name, (aims, measure) in todo.items():
-        if not options.only or name in options.only:
+        group = name.partition("-")[0]
+        if not options.only or name in options.only or group in options.only:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            found += attempt(aims, measure)
+            found[STORE_TABLE if group == "store" else AIMS_TABLE] += attempt(aims, measure)
     took_s = time.monotonic() - began
     head = (
         f"{machine.line(facts)}\n{options.rounds} rounds, {options.seconds:g} s measured of a turn; all of it took "
         f"{took_s / 60:.1f} minutes; ratios are medians of the rounds' ratios"
     )
-    text = f"{head}\n\n{shown(found)}\n\n{counted(found)}"
-    figures = [{**asdict(each), "verdict": each.verdict} for each in found]
+    texts = {name: f"{shown(each)}\n\n{counted(each)}" for name, each in found.items() if each}
+    figures = [{**asdict(each), "verdict": each.verdict} for each in chain.from_iterable(found.values())]
     told = {"machine": facts, "rounds": options.rounds, "took_s": round(took_s, 1), "found": figures}
-    tell(f"{text}\n\n{plain_peers(held[0])}" if held else text, told, options.json)
+    tell("\n\n".join((head, *texts.values(), *map(plain_peers, held))), told, options.json)
     if options.write:
-        write(AIMS_TABLE, f"```\n{text}\n```", RESULTS)
+        for name, text in texts.items():
+            write(name, f"```\n{head}\n\n{text}\n```", STORE if name == STORE_TABLE else RESULTS)
         if held:
             write(PEERS_TABLE, peers_table(held[0]), README)
 

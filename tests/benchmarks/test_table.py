@@ -58,7 +58,10 @@ def test_writing_replaces_what_stands_between_the_markers_and_nothing_else(tmp_p
         replaced(text, "other", "new")
 
 
-@pytest.mark.parametrize(("name", "path"), [(table.AIMS_TABLE, table.RESULTS), (table.PEERS_TABLE, table.README)])
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(table.AIMS_TABLE, table.RESULTS), (table.PEERS_TABLE, table.README), (table.STORE_TABLE, table.STORE)],
+)
 def test_there_is_a_place_for_every_table_that_is_written(name: str, path: Path, tmp_path: Path) -> None:
     copy = tmp_path / path.name
     copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")

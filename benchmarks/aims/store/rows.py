@@ -1,0 +1,178 @@
+"""The rows of the table of aims that are of the store: their aims, and what measures them."""
+
+import statistics
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import trio
+
+from benchmarks.aims.harness import Figures, of_all, ratio
+from benchmarks.aims.rows import Aim, Found
+from benchmarks.aims.store import files, library, million, searches, served
+from benchmarks.report.figures import percentile
+
+BARE_WORDS = "bare FTS5, OR with bm25()"
+BARE_VECTORS = "numpy product, argpartition"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured: chunks of a store and the questions to it, files of a folder, documents that change while
+    a server is searched, and idle tenants; and windows, where there are many.
+    """
+
+    chunks: int = 100_000
+    asked: int = 100
+    files: int = 10_000
+    changed: int = 2_000
+    tenants: int = 1_000
+    windows: int = 0
+
+
+QUICK = Sizes(chunks=5_000, asked=40, files=1_000, changed=200, tenants=50)
+LARGE = Sizes(files=100_000, changed=10_000, windows=1_000_000)
+
+Part = tuple[Sequence[Aim], Callable[[], Sequence[Found]]]
+
+
+def parts(sizes: Sizes, rounds: int) -> dict[str, Part]:
+    """The parts by name."""
+    found = {
+        "store": _searched(sizes, max(2, rounds // 2)),
+        "store-files": _of_files(sizes, rounds),
+        "store-served": _beside_sync(sizes),
+        "store-idle": _idle(sizes, max(1, rounds // 2)),
+        "store-embedding": _embedding(),
+    }
+    if sizes.windows:
+        found["store-million"] = _million(sizes, max(2, rounds // 2))
+    return found
+
+
+def _searched(sizes: Sizes, rounds: int) -> Part:
+    amount = f"{sizes.chunks:,} chunks"
+    p50, p99 = (
+        Aim(what=f"keyword search, {amount}, {name}", beside=BARE_WORDS, least=0.5, aim=0.1) for name in ("p50", "p99")
+    )
+    semantic = Aim(what=f"semantic search, {amount}, p50", beside=BARE_VECTORS, least=2.0, aim=1.2)
+    hybrid = Aim(what=f"hybrid search, {amount}, p50", beside="keyword + semantic", least=1.3, aim=1.1)
+    filling = Aim(
+        what=f"sync of Markdown, {amount}, MB/s", beside="bare FTS5 inserts", better="more", least=0.3, aim=0.6
+    )
+    first = {
+        "keyword": Aim(what=f"first keyword search of an idle tenant, {amount}", beside="its second", least=20, aim=5),
+        "semantic": Aim(what=f"first semantic search, {amount}", beside="its second", least=20, aim=5),
+    }
+    aims = (filling, p50, p99, semantic, hybrid, *first.values())
+
+    async def measure(folder: Path) -> list[Found]:
+        made = await library.filled(folder, sizes.chunks, sizes.asked)
+        rates = [[made.megabytes / taken for taken in each] for each in (made.ours_s, made.bare_s)]
+        found = [Found(aim=filling, figure=ratio(*rates), measured=_mb_s(rates[0]), beside=_mb_s(rates[1]))]
+        seen = await searches.search(made, rounds)
+        halves = {name: [percentile(taken, 0.5) for taken in turns] for name, turns in seen.items()}
+        both = [sum(pair) for pair in zip(halves["keyword"], halves["semantic"], strict=True)]
+        for aim, ours, beside in (
+            (p50, halves["keyword"], halves["bare words"]),
+            (semantic, halves["semantic"], halves["bare vectors"]),
+            (hybrid, halves["hybrid"], both),
+        ):
+            found.append(Found(aim=aim, figure=ratio(ours, beside), measured=_ms(ours), beside=_ms(beside)))
+        slow, bare_slow = (of_all(seen[name], 0.99) for name in ("keyword", "bare words"))
+        found.insert(2, Found(aim=p99, figure=slow / bare_slow, measured=_ms([slow]), beside=_ms([bare_slow])))
+        for mode, aim in first.items():
+            pair = await searches.first(made, "semantic" if mode == "semantic" else "keyword", min(30, sizes.asked))
+            figure = statistics.median(pair[0]) / statistics.median(pair[1])
+            found.append(Found(aim=aim, figure=figure, measured=_ms(pair[0]), beside=_ms(pair[1])))
+        return found
+
+    return aims, partial(_in_folder, measure)
+
+
+def _of_files(sizes: Sizes, rounds: int) -> Part:
+    unchanged = Aim(what=f"sync with nothing changed, {sizes.files:,} files", beside="os.scandir, stat", least=4, aim=2)
+    memory = Aim(what=f"memory, sync of {sizes.files:,} documents", beside=f"sync of {files.FEW}", least=1.5, aim=1.2)
+
+    async def measure(folder: Path) -> list[Found]:
+        seen = await files.measure(folder, sizes.files, rounds)
+        amounts = [_ms([1e6 * taken for taken in seen[name]]) for name in ("ours", "bare")]
+        many, few = seen["many"], seen["few"]
+        return [
+            Found(aim=unchanged, figure=ratio(seen["ours"], seen["bare"]), measured=amounts[0], beside=amounts[1]),
+            Found(aim=memory, figure=many / few, measured=f"{many:.0f} MiB", beside=f"{few:.0f} MiB"),
+        ]
+
+    return (unchanged, memory), partial(_in_folder, measure)
+
+
+def _beside_sync(sizes: Sizes) -> Part:
+    aim = Aim(what=f"search p99 while {sizes.changed:,} documents change", beside="itself in quiet", least=2, aim=1.3)
+
+    async def measure(folder: Path) -> list[Found]:
+        seen = await served.beside_sync(folder, sizes.changed)
+        busy, quiet = (1e6 * percentile(seen[name], 0.99) for name in ("busy", "quiet"))
+        return [Found(aim=aim, figure=busy / quiet, measured=_ms([busy]), beside=_ms([quiet]))]
+
+    return (aim,), partial(_in_folder, measure)
+
+
+def _idle(sizes: Sizes, rounds: int) -> Part:
+    aim = Aim(
+        what=f"memory, serving {sizes.tenants:,} idle tenants", beside="without their stores", least=1.05, aim=1.0
+    )
+
+    async def measure(folder: Path) -> list[Found]:
+        seen: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(rounds):
+            for stores, taken in seen.items():
+                one = folder / f"{number}-{stores}"
+                one.mkdir()
+                taken.append(await served.idle(one, sizes.tenants, stores))
+        amounts = [f"{statistics.median(taken):.0f} MB" for taken in seen.values()]
+        return [Found(aim=aim, figure=ratio(seen[True], seen[False]), measured=amounts[0], beside=amounts[1])]
+
+    return (aim,), partial(_in_folder, measure)
+
+
+def _million(sizes: Sizes, rounds: int) -> Part:
+    amount = f"{sizes.windows:,} windows"
+    time = Aim(what=f"semantic search, {amount}, p50", beside=BARE_VECTORS, least=0.3, aim=0.05)
+    recall = Aim(what=f"semantic search, {amount}, recall@10", beside="exact", better="more", least=0.98, unit="")
+
+    async def measure(folder: Path) -> list[Found]:
+        seen: Figures = await million.measure(folder, sizes.windows, sizes.asked, rounds)
+        halves = [[percentile(taken, 0.5) for taken in seen[name]] for name in ("ours", "bare")]
+        return [
+            Found(aim=time, figure=ratio(*halves), measured=_ms(halves[0]), beside=_ms(halves[1])),
+            Found(aim=recall, figure=seen["recall"]),
+        ]
+
+    return (time, recall), partial(_in_folder, measure)
+
+
+def _embedding() -> Part:
+    aim = Aim(what="embedding, local, chunks/s", beside="bare onnxruntime, same batches", better="more", least=0.8)
+
+    def measure() -> list[Found]:
+        missing = next((name for name in ("onnxruntime", "tokenizers") if find_spec(name) is None), None)
+        return [Found(aim=aim, why=f"{missing or 'the local embedder'} is not installed")]
+
+    return (aim,), measure
+
+
+def _in_folder(measure: Callable[[Path], Awaitable[Sequence[Found]]]) -> Sequence[Found]:
+    with tempfile.TemporaryDirectory(prefix="store-bench-") as folder:
+        return trio.run(measure, Path(folder))
+
+
+def _ms(taken_us: Sequence[float]) -> str:
+    us = statistics.median(taken_us)
+    return f"{us / 1e3:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+
+
+def _mb_s(rates: Sequence[float]) -> str:
+    return f"{statistics.median(rates):.1f} MB/s"
