@@ -389,7 +389,7 @@ def _tell_embedded(form: Form | None, report: EmbedReport) -> None:
     if form is None or (done % 10 and report.pending):
         return
     total = done + report.pending
-    line = {"event": "progress", "phase": "embedding", "n": done, "total": total}
+    line = {"event": "embedding", "n": done, "total": total}
     note(json.dumps(line) if form == "json" else f"embedding  {done:,} / {total:,} documents")
 
 

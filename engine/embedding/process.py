@@ -22,6 +22,7 @@ from sandbox.wire.embedding import ANSWER, LENGTH, MAX_PIECES, MAX_TEXTS, REQUES
 from sandbox.wire.layers import REQUIRED
 from sandbox.wire.limits import MIB
 from sandbox.wire.messages import LayerReport
+from storage.metering import spent
 
 log = structlog.get_logger("engine.embedding")
 
@@ -77,6 +78,7 @@ class _Job:
     texts: Sequence[Sequence[int]]
     done: trio.Event = field(default_factory=trio.Event)
     vectors: bytes = b""
+    cpu_s: float = 0.0
     error: str | None = None
     again: bool = True  # whether a zygote that is lost under it may be replaced
 
@@ -124,6 +126,7 @@ class ModelProcess:
                 queue.remove(job)
         if job.error is not None:
             raise EmbeddingError(job.error)
+        spent(job.cpu_s)
         return job.vectors
 
     def _queue(self, job: _Job) -> deque[_Job]:
@@ -173,7 +176,7 @@ class ModelProcess:
                     try:
                         if model is None:
                             model = await self._start(zygote)
-                        job.vectors = await model.answer(job.texts)
+                        job.vectors, job.cpu_s = await model.answer(job.texts)
                         break
                     except _Fault as fault:
                         await _ended(model)
@@ -230,7 +233,7 @@ class ModelProcess:
             for name in sorted(self._required - {each.name for each in layers if each.state == "active"}):
                 raise _Fault(f"the process of the model lacks the layer {name!r} ([sandbox] require)", lasting=True)
             self.layers = layers
-            reason, dims = await model.head()
+            reason, dims, _ = await model.head()
             if reason is Reason.CHANGED:
                 raise _Fault(self._weights.changed, lasting=True)
             if reason is not Reason.OK:
@@ -252,28 +255,30 @@ class _Model:
         self.texts = 0
         self._dims = dims
 
-    async def head(self) -> tuple[Reason, int]:
+    async def head(self) -> tuple[Reason, int, float]:
         """The head of an answer. Raises _Fault."""
         try:
-            number, value = ANSWER.unpack(await self.pipe.exactly(ANSWER.size))
-            return Reason(number), value
+            number, value, cpu_s = ANSWER.unpack(await self.pipe.exactly(ANSWER.size))
+            return Reason(number), value, cpu_s
         except (Ended, ValueError):
             raise _Fault(_ENDED) from None
 
-    async def answer(self, texts: Sequence[Sequence[int]]) -> bytes:
-        """Their vectors. Raises _Fault."""
+    async def answer(self, texts: Sequence[Sequence[int]]) -> tuple[bytes, float]:
+        """Their vectors, and the CPU seconds that they took. Raises _Fault."""
         self.texts += len(texts)
+        began_s = trio.current_time()
         lengths = b"".join(LENGTH.pack(len(text)) for text in texts)
         pieces = b"".join(piece.to_bytes(4, "little") for text in texts for piece in text)
         with trio.move_on_after(WALL_S):
             await send(self.child.to_worker, REQUEST.pack(len(texts)) + lengths + pieces)
-            reason, size = await self.head()
+            reason, size, cpu_s = await self.head()
+            most_s = trio.current_time() - began_s  # one thread cannot have spent more
             if reason is not Reason.OK:
                 raise _Fault(_REASONS.get(reason, _ENDED), lasting=reason is Reason.FAILED)
             if size != 4 * self._dims * len(texts):
                 raise _Fault("the process of the model gave no answer that is one")
             try:
-                return await self.pipe.exactly(size)
+                return await self.pipe.exactly(size), cpu_s if 0 <= cpu_s <= most_s else most_s
             except Ended:
                 raise _Fault(_ENDED) from None
         raise _Fault(f"the model takes more than {WALL_S:g} s")

@@ -3,10 +3,9 @@
 from collections.abc import Awaitable, Callable, Sequence
 from threading import Lock
 
-import trio
-
 from knowledge.embedding import EmbeddingError, Model
 from knowledge.embedding.wordpiece import WordPiece
+from storage.metering import in_thread
 
 BEGIN, END = "[CLS]", "[SEP]"
 # A vector's length is 1 but for the digits of single precision; the zero vector has no direction.
@@ -36,11 +35,11 @@ class SentenceEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """As `Embedder`."""
-        pieces = await trio.to_thread.run_sync(self._pieces, tuple(texts))
+        pieces = await in_thread(self._pieces, tuple(texts))
         found = [
             await self._run(pieces[start : start + self._at_once]) for start in range(0, len(pieces), self._at_once)
         ]
-        return await trio.to_thread.run_sync(self._vectors, b"".join(found), len(texts))
+        return await in_thread(self._vectors, b"".join(found), len(texts))
 
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
         with self._loading:

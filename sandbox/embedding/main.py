@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -54,7 +55,7 @@ def serve(weights: bytes | None, plan: Plan, inherited: tuple[LayerReport, ...])
         layers = inherited + confine(plan)
         _send(plan.fd_out, encode_frame(messages.encode(Ready(messages.PROTOCOL_VERSION, layers))))
         reason, run, dims = _load(weights)
-        _send(plan.fd_out, ANSWER.pack(reason, dims))
+        _send(plan.fd_out, ANSWER.pack(reason, dims, 0.0))
         while run is not None:
             (count,) = REQUEST.unpack(_receive(plan.fd_in, REQUEST.size))
             _send(plan.fd_out, _answer(run, _texts(plan.fd_in, count)))
@@ -103,13 +104,14 @@ def _model(weights: bytes) -> Run:
 
 
 def _answer(run: Run, texts: Sequence[Sequence[int]]) -> bytes:
+    began_s = time.process_time()
     try:
         vectors = b"".join(run(pieces).tobytes() for pieces in texts)
     except MemoryError:
-        return ANSWER.pack(Reason.MEMORY, 0)
+        return ANSWER.pack(Reason.MEMORY, 0, 0.0)
     except Exception:
-        return ANSWER.pack(Reason.FAILED, 0)
-    return ANSWER.pack(Reason.OK, len(vectors)) + vectors
+        return ANSWER.pack(Reason.FAILED, 0, 0.0)
+    return ANSWER.pack(Reason.OK, len(vectors), time.process_time() - began_s) + vectors
 
 
 def _texts(fd: int, count: int) -> list[Any]:

@@ -11,8 +11,9 @@ from enum import IntEnum
 # How many texts; then a `LENGTH` for each, and all their pieces as little-endian 32-bit numbers.
 REQUEST = struct.Struct(">H")
 LENGTH = struct.Struct(">H")
-# A Reason; the length of vectors, or the bytes of those that follow, as little-endian 32-bit floats.
-ANSWER = struct.Struct(">BI")
+# A Reason; the length of vectors, or the bytes of those that follow, as little-endian 32-bit floats; the CPU seconds
+# that it took, as far as the process says.
+ANSWER = struct.Struct(">BIf")
 
 # A request takes a third of a second of CPU time: no query waits longer for one of documents.
 MAX_TEXTS = 4

@@ -27,10 +27,14 @@ def test_a_sync_makes_vectors_with_the_model_of_a_folder_tells_so_and_searches_f
 ) -> None:
     ended = engine("sync", "all", "--progress", "json")
     assert ended.code == 0
-    assert json.loads(ended.err.splitlines()[-1]) == {"event": "progress", "phase": "embedding", "n": 2, "total": 2}
+    assert json.loads(ended.err.splitlines()[-1]) == {"event": "embedding", "n": 2, "total": 2}
     ended = engine("search", "star", "--mode", "semantic", "--json")
     assert ended.json["results"][0]["source_id"] == "sky.md"
     assert "warnings" not in ended.json
+    question = {"id": "1", "question": "star", "kind": "reworded", "answers": [{"source_id": "sky.md"}]}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(question) + "\n")
+    ended = engine("eval", "questions.jsonl", "--mode", "semantic", "--json")
+    assert (ended.code, ended.json["modes"]["semantic"]["ranks"]) == (0, {"1": 1})
     (tmp_path / "docs" / "sky.md").write_text("Moons and stars.")
     assert "embedding  1 / 1 documents" in engine("sync", "all", "--progress", "human").err
     ended = engine("embed", "rebuild", "--json")

@@ -31,6 +31,7 @@ from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument, SearchQuery
 from sandbox.wire.embedding import MAX_PIECES
 from sandbox.wire.layers import NAMES
+from storage.metering import metered
 
 
 @pytest.fixture
@@ -86,6 +87,9 @@ async def test_a_model_of_a_folder_answers_in_order_behind_all_layers_and_ends_w
         assert found[:3] == [[1, 0, 0, 0], [0, 0.196, 0.981, 0], [0.986, 0, 0, 0.164]]
         assert found[3:] == [[0, 0, 0, 0], [0, 0, 0, 1], *[[0.894, 0.447, 0, 0]] * 5]
         assert await made.current.embed([]) == []
+        with metered() as meter:
+            await made.current.embed(["moon " * 200] * 8)
+        assert 0 < meter.take() < 5  # the process's time included
         # What is active here is active there: none had to be left out for the library.
         assert {layer.name for layer in used.layers} == set(NAMES)
         assert {layer.name for layer in used.layers if layer.state == "active"} >= {"process", "rlimits", "seccomp"}
@@ -171,11 +175,12 @@ ATTEMPTS: Mapping[str, str] = {
     "an end": "os._exit(0)",
     "no answer": "answer = b''; os._exit(0)",
     "half a head": "answer = bytes(2); os.write(4, answer); os._exit(0)",
-    "an unknown reason": "answer = ANSWER.pack(99, 0)",
-    "vectors of 4 GB": "answer = ANSWER.pack(0, 0xffffffff)",
-    "fewer vectors": "answer = ANSWER.pack(0, 4) + bytes(4)",
-    "NaN": "answer = ANSWER.pack(0, 16) + bytes([0, 0, 192, 127]) * 4",
-    "a vector of length 2": "answer = ANSWER.pack(0, 16) + bytes([0, 0, 128, 63]) * 4",
+    "an unknown reason": "answer = ANSWER.pack(99, 0, 0)",
+    "vectors of 4 GB": "answer = ANSWER.pack(0, 0xffffffff, 0)",
+    "time without end": "answer = ANSWER.pack(0, 16, float('inf')) + bytes(15) + bytes([200])",
+    "fewer vectors": "answer = ANSWER.pack(0, 4, 0) + bytes(4)",
+    "NaN": "answer = ANSWER.pack(0, 16, 0) + bytes([0, 0, 192, 127]) * 4",
+    "a vector of length 2": "answer = ANSWER.pack(0, 16, 0) + bytes([0, 0, 128, 63]) * 4",
 }
 
 
