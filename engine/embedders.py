@@ -1,53 +1,147 @@
 """The embedders that `[embedding]` names, open until a block ends."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import trio
 
-from engine.config import Config
+from engine.config import Config, ConfigError
 from engine.config.models import EmbeddingConfig
 from engine.egress.rules import parse_url
-from knowledge.embedding import QUERY_S, Embedder, Embedders, fusion, ollama, openai, service
+from engine.embedding.process import ModelProcess, Weights, open_model
+from knowledge.embedding import (
+    QUERY_S,
+    Embedder,
+    Embedders,
+    EmbeddingError,
+    Model,
+    fusion,
+    minilm,
+    ollama,
+    openai,
+    service,
+)
+from knowledge.embedding.folder import read_folder
+from knowledge.embedding.sentence import SentenceEmbedder
 from knowledge.embedding.static import StaticEmbedder
+from sandbox.wire.embedding import MAX_PIECES, MAX_TEXTS
 
+# What runs the models of `local` and `path`.
+_RUNTIME = "onnxruntime"
 # Where the environment has the key of a service that the configuration has none for, as in ctx.
 OPENAI_KEY = "OPENAI_API_KEY"
 
 
-def trouble(embedding: EmbeddingConfig) -> str | None:
-    """Why there is no embedder though one is configured."""
-    if embedding.provider in ("local", "path"):
-        return f"no embedder {embedding.provider!r} is built in; search is by keyword"
-    return None
+_NOT_INSTALLED = "the model needs the extra `embedding`, which is not installed"
+_DAMAGED = "the weights of the model are damaged or gone (SHA-256); install the extra `embedding` again"
+_CHANGED = "{file} has changed since the engine started, or is gone; start it again"
+
+
+def provider(config: Config) -> str:
+    """The provider that `auto` stands for, or the configured one."""
+    given = config.embedding.provider
+    return given if given != "auto" else "local" if installed() else "static"
+
+
+def installed() -> Path | None:
+    """The weights of `local`, where they and what runs them are installed."""
+    package = find_spec(minilm.PACKAGE)
+    if package is None or package.origin is None or find_spec(_RUNTIME) is None:
+        return None
+    file = Path(package.origin).parent / minilm.WEIGHTS
+    return file if file.is_file() else None
 
 
 def place(config: Config) -> str:
     """Where the embedder of the configuration runs."""
-    embedding = config.embedding
-    if embedding.provider in ("openai", "ollama"):
+    embedding, name = config.embedding, provider(config)
+    if name in ("openai", "ollama"):
         return f"at {_origin(_kind(embedding).address(embedding.url))}"
-    return "in this process"
+    return "in this process" if name == "static" else "in a confined process"
+
+
+class ConfinedEmbedder(SentenceEmbedder):
+    """An `Embedder` by a confined process."""
+
+    def __init__(self, model: Model, vocabulary: Callable[[], Sequence[str]], process: ModelProcess) -> None:
+        super().__init__(model, vocabulary, process.run, at_once=MAX_TEXTS, max_pieces=MAX_PIECES)
+        self.process = process
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """An `Embedder` of a model that is not installed."""
+
+    model: Model
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        raise EmbeddingError(_NOT_INSTALLED)
 
 
 @asynccontextmanager
 async def open_embedders(
     config: Config, *, environ: Mapping[str, str] | None = None, query_s: float = QUERY_S
 ) -> AsyncIterator[Embedders | None]:
-    """The embedders of the configuration; None where search is by keyword. Before the first text, nothing is asked.
+    """The embedders of the configuration; None where search is by keyword. Before the first text, nothing is started.
 
-    `environ` is the environment, by default this process's; a search waits `query_s` for an embedder.
+    `environ` is the environment, by default this process's; a search waits `query_s` for one. Raises ConfigError
+    for a folder that has no model.
     """
-    embedding = config.embedding
-    if embedding.provider in ("auto", "static"):
-        yield Embedders(StaticEmbedder(), query_s=query_s)
-    elif embedding.provider in ("openai", "ollama"):
-        async with _service(embedding, os.environ if environ is None else environ) as current:
-            yield Embedders(current, (StaticEmbedder(),), query_s)
-    else:
+    name = provider(config)
+    if name == "disabled":
         yield None
+        return
+    async with AsyncExitStack() as stack:
+        before: list[Embedder] = []
+        if name == "static":
+            current: Embedder = StaticEmbedder()
+            if installed():  # the default, until the configuration said otherwise
+                before.append(await stack.enter_async_context(_local(config)))
+        else:
+            before.append(StaticEmbedder())
+            if name == "local":
+                current = await stack.enter_async_context(_local(config))
+            elif name == "path":
+                current = await stack.enter_async_context(_folder(config))
+            else:
+                given = os.environ if environ is None else environ
+                current = await stack.enter_async_context(_service(config.embedding, given))
+        yield Embedders(current, before, query_s)
+
+
+@asynccontextmanager
+async def _local(config: Config) -> AsyncIterator[Embedder]:
+    """all-MiniLM-L6-v2. Its weights are read, and its process is started, with the first text."""
+    file = installed()
+    if file is None:
+        yield _Missing(minilm.MODEL)
+        return
+    weights = Weights(file, minilm.SHA256, file.stat().st_size, minilm.DIMS, _DAMAGED)
+    async with open_model(config, weights) as process:
+        yield ConfinedEmbedder(minilm.MODEL, minilm.vocabulary, process)
+
+
+@asynccontextmanager
+async def _folder(config: Config) -> AsyncIterator[Embedder]:
+    """The model in a folder, whose weights are read now: their hash is the model's. Raises ConfigError."""
+    path = config.embedding.path
+    assert path is not None
+    try:
+        found = await trio.to_thread.run_sync(read_folder, path, config.embedding.dims)
+    except ValueError as error:
+        raise ConfigError(f"embedding.path: {path}: {error}") from None
+    weights = Weights(found.file, found.model.weights, found.size, found.model.dims, _CHANGED.format(file=found.file))
+    if find_spec(_RUNTIME) is None:
+        yield _Missing(found.model)
+        return
+    async with open_model(config, weights) as process:
+        yield ConfinedEmbedder(found.model, lambda: found.vocabulary, process)
 
 
 @asynccontextmanager

@@ -12,15 +12,14 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 
-import msgspec
 import structlog
 import trio
 
 from engine.config import Config
+from engine.workers.pipe import Ended, Pipe, read_layers, send
 from engine.workers.zygote import Child, Zygote, ZygoteLost, open_zygote
 from knowledge.connectors import Unfinished
 from knowledge.extraction import Extracted, Unreadable
-from sandbox.wire import messages
 from sandbox.wire.extraction import (
     ANSWER,
     FORMATS,
@@ -31,10 +30,9 @@ from sandbox.wire.extraction import (
     Format,
     Reason,
 )
-from sandbox.wire.frame import HEADER_BYTES
 from sandbox.wire.layers import REQUIRED
 from sandbox.wire.limits import MIB
-from sandbox.wire.messages import LayerReport, Ready
+from sandbox.wire.messages import LayerReport
 from storage.metering import spent
 
 log = structlog.get_logger("engine.extraction")
@@ -52,8 +50,6 @@ FORKS_PER_ZYGOTE = 1_000
 # How long a process may live that has closed its end.
 EXIT_S = 1.0
 
-READ_BYTES = 64 * 1024  # of one read; decoding so much takes 50 us
-_MAX_READY_BYTES = 64 * 1024
 _BOOT = """
 import sys
 sys.path.extend(sys.argv[5:])
@@ -125,7 +121,7 @@ class Extractor:
             raise Unfinished(_reason(Reason.MISSING, form))
         async with self._confined() as (child, pipe, _):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_send, child.to_worker, REQUEST.pack(form.number, len(data)), data)
+                nursery.start_soon(send, child.to_worker, REQUEST.pack(form.number, len(data)), data)
                 answer = await _answer(pipe)
                 nursery.cancel_scope.cancel()
             if isinstance(answer, Reason):
@@ -141,7 +137,7 @@ class Extractor:
             return layers
 
     @asynccontextmanager
-    async def _confined(self) -> AsyncIterator[tuple[Child, "_Pipe", tuple[LayerReport, ...]]]:
+    async def _confined(self) -> AsyncIterator[tuple[Child, Pipe, tuple[LayerReport, ...]]]:
         """A new extractor, confined and without a file, for `WALL_S`; it does not outlive the block."""
         async with self._room:
             try:
@@ -153,9 +149,9 @@ class Extractor:
             try:
                 for fd in (child.to_worker, child.from_worker):
                     os.set_blocking(fd, False)
-                pipe = _Pipe(child.from_worker)
+                pipe = Pipe(child.from_worker)
                 with trio.move_on_after(WALL_S) as wall:
-                    yield child, pipe, self._checked(await _layers(pipe))
+                    yield child, pipe, self._checked(await read_layers(pipe))
                 if wall.cancelled_caught:
                     raise Unreadable(f"took more than {WALL_S:g} s to read")
             finally:
@@ -256,70 +252,7 @@ async def _why(child: Child, form: Format) -> str:
 # ---- the conversation -----------------------------------------------------------------------------------------------
 
 
-class _Ended(Exception):
-    """The process closed its end, or sent what is no answer."""
-
-
-class _Pipe:
-    """What an extractor sends, presumed hostile: never more is read ahead than one read returns."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._buffer = b""
-
-    async def pieces(self, size: int) -> AsyncIterator[bytes]:
-        """So many bytes, as they come. Raises _Ended where they end earlier."""
-        while size:
-            if not self._buffer:
-                await trio.lowlevel.checkpoint()
-                self._buffer = await self._read()
-            piece, self._buffer = self._buffer[:size], self._buffer[size:]
-            size -= len(piece)
-            yield piece
-
-    async def exactly(self, size: int) -> bytes:
-        """So many bytes. Raises _Ended where they end earlier."""
-        return b"".join([piece async for piece in self.pieces(size)])
-
-    async def _read(self) -> bytes:
-        while True:
-            try:
-                data = os.read(self._fd, READ_BYTES)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._fd)
-                continue
-            if not data:
-                raise _Ended
-            return data
-
-
-async def _layers(pipe: _Pipe) -> tuple[LayerReport, ...] | None:
-    """What a new extractor reports; None where it ended."""
-    try:
-        size = int.from_bytes(await pipe.exactly(HEADER_BYTES), "big")
-        if size > _MAX_READY_BYTES:
-            return None
-        ready = messages.decode_from_worker(await pipe.exactly(size))
-    except (_Ended, msgspec.MsgspecError):
-        return None
-    return ready.layers if isinstance(ready, Ready) and ready.version == messages.PROTOCOL_VERSION else None
-
-
-async def _send(fd: int, *parts: bytes) -> None:
-    """Write all of it, or as much as the process takes before it ends."""
-    for part in parts:
-        rest = memoryview(part)
-        while rest:
-            try:
-                rest = rest[os.write(fd, rest) :]
-                await trio.lowlevel.checkpoint()
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(fd)
-            except BrokenPipeError:
-                return
-
-
-async def _answer(pipe: _Pipe) -> tuple[str, str, tuple[int, ...]] | Reason | None:
+async def _answer(pipe: Pipe) -> tuple[str, str, tuple[int, ...]] | Reason | None:
     """Text, title and pages, or why there are none; None for what is no answer."""
     try:
         number, titled, pages, size = ANSWER.unpack(await pipe.exactly(ANSWER.size))
@@ -331,15 +264,15 @@ async def _answer(pipe: _Pipe) -> tuple[str, str, tuple[int, ...]] | Reason | No
         title = (await pipe.exactly(titled)).decode()
         starts = struct.unpack(f">{pages}I", await pipe.exactly(4 * pages))
         body = await _text(pipe, size)
-    except (_Ended, ValueError):  # UnicodeDecodeError is one
+    except (Ended, ValueError):  # UnicodeDecodeError is one
         return None
     if list(starts) != sorted(starts) or (starts and starts[-1] > len(body)):
         return None
     return body, "".join(each if each.isprintable() else " " for each in title).strip(), starts
 
 
-async def _text(pipe: _Pipe, size: int) -> str:
-    """So many bytes of UTF-8, decoded as they come. Raises _Ended, ValueError."""
+async def _text(pipe: Pipe, size: int) -> str:
+    """So many bytes of UTF-8, decoded as they come. Raises Ended, ValueError."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     parts = [decoder.decode(piece) async for piece in pipe.pieces(size)]
     parts.append(decoder.decode(b"", final=True))

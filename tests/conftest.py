@@ -6,6 +6,7 @@ import ssl
 import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpcore2
@@ -23,6 +24,13 @@ for name, examples in (("few", 10), ("same", 40), ("thorough", 100)):
     hypothesis.settings.register_profile(name, deadline=None, derandomize=True, database=None, max_examples=examples)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000, database=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# Here and in every process that a test starts, `[embedding] provider = "auto"` is the static model, as on a machine
+# without the extra `embedding`: the sentence model takes a second to start, and 0.1 s for each passage.
+STATIC_ONLY = str(Path(__file__).parent / "static_only")
+if STATIC_ONLY not in sys.path:
+    sys.path.insert(0, STATIC_ONLY)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (STATIC_ONLY, os.environ.get("PYTHONPATH"))))
 
 # How often CI runs a test again that is marked `rerun(reason=...)` and fails: `.ci/run` sets it. No other test is.
 RERUNS = int(os.environ.get("ENGINE_TEST_RERUNS", "0"))
@@ -64,6 +72,14 @@ def _ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
 
 
 _default_ssl_context, httpcore2.default_ssl_context = httpcore2.default_ssl_context, _ssl_context
+
+
+@pytest.fixture
+def sentence_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra `embedding`, as `make setup` installs it."""
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != STATIC_ONLY])
+    others = os.environ["PYTHONPATH"].split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(each for each in others if each != STATIC_ONLY))
 
 
 @pytest.fixture(autouse=True)

@@ -54,6 +54,8 @@ PICTURES = ROOT / "docs" / "architecture.md"
 FOREIGN_TO_SANDBOX = frozenset(sys.stdlib_module_names) | {"lupa", "msgspec", "re2", "selectolax", "yaml"}
 # What reads documents, in processes of its own.
 FOREIGN_TO_EXTRACTION = frozenset({"docx", "html_to_markdown", "pptx", "pypdfium2", "python_calamine"})
+# What runs a model, in another one.
+FOREIGN_TO_EMBEDDING = frozenset({"numpy", "onnxruntime"})
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def _allowed(arrow: Arrow) -> bool:
         return False
     if package not in ALLOWED:
         reads = _within(arrow.importer, "sandbox.extraction") and package in FOREIGN_TO_EXTRACTION
-        return own != "sandbox" or package in FOREIGN_TO_SANDBOX or reads
+        computes = _within(arrow.importer, "sandbox.embedding") and package in FOREIGN_TO_EMBEDDING
+        return own != "sandbox" or package in FOREIGN_TO_SANDBOX or reads or computes
     if any(_within(target, never) and not _within(arrow.importer, never) for never in NEVER.get(own, ())):
         return False
     return package == own or any(_within(target, may) for may in ALLOWED[own])

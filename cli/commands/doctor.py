@@ -1,7 +1,7 @@
 """`engine doctor`: checks everything that the engine needs."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from cli.output import FAILED, OK, UNUSABLE, ago, due, mebibytes, one_line, plur
 from control.files import control_path
 from engine.bridge.kv import KvError, count_keys
 from engine.config import Config, ConfigError, LoadedConfig
-from engine.embedders import open_embedders, place, trouble
+from engine.embedders import ConfinedEmbedder, open_embedders, place
 from engine.engine import SandboxUnavailable
 from engine.extraction import missing, open_extractor
 from engine.tenant import DEFAULT_TENANT
@@ -29,6 +29,7 @@ from knowledge.sqlite.store import open_store
 from knowledge.store import StoreError, lateness
 from knowledge.stores import store_path
 from sandbox.wire.extraction import FORMATS
+from sandbox.wire.messages import LayerReport
 from server.oauth.tokens import open_tokens
 
 # How long the embedder may take for one text: no longer than its first try.
@@ -171,17 +172,30 @@ async def _check_tenants_stores(report: _Report, path: Path) -> None:
 async def _check_embedder(report: _Report, config: Config) -> None:
     """Have it make a vector, as a search by meaning does."""
     report.embedder = {"ok": True, "provider": config.embedding.provider, "message": "search is by keyword"}
-    problem = trouble(config.embedding)
-    async with open_embedders(config) as made:
-        if made is not None:
-            model = made.current.model
-            report.embedder |= {"model": model.name, "dims": model.dims, "place": place(config)}
-            report.embedder["message"] = f"{model.name}, {model.dims} dimensions, {place(config)}"
-            if (problem := await _tried(made.current)) is None and model.weights:
-                report.embedder["message"] += "; weights ok"
-    if problem is not None:
+    quiet_logs()
+    try:
+        async with open_embedders(config) as made:
+            if made is not None:
+                await _look_at_embedder(report, config, made.current)
+    except ConfigError as error:  # what no search could do without
+        report.embedder |= {"ok": False, "message": str(error)}
+        report.worsen(UNUSABLE)
+
+
+async def _look_at_embedder(report: _Report, config: Config, embedder: Embedder) -> None:
+    model = embedder.model
+    report.embedder |= {"model": model.name, "dims": model.dims, "place": place(config), "layers": []}
+    if (problem := await _tried(embedder)) is not None:
         report.embedder |= {"ok": False, "message": problem}
         report.warnings.append(f"embedding.provider: {problem}")
+        return
+    parts = [f"{model.name}, {model.dims} dimensions, {place(config)}"]
+    if isinstance(embedder, ConfinedEmbedder):
+        layers = embedder.process.layers
+        parts.append(_active(layers))
+        report.embedder["layers"] = [_layer(layer) for layer in layers]
+    parts += ["weights ok"] if model.weights else []
+    report.embedder["message"] = "; ".join(parts)
 
 
 async def _tried(embedder: Embedder) -> str | None:
@@ -211,11 +225,18 @@ async def _check_extractor(report: _Report, config: Config) -> None:
         report.extractor["message"] = str(error)
         report.worsen(UNUSABLE)
         return
-    off = [f"{layer.name} {layer.state}" for layer in layers if layer.state != "active"]
     parts = [f"reads {', '.join(known)}", *([f"not {', '.join(absent)}: {_EXTRA}"] if absent else [])]
-    parts.append(f"{len(layers) - len(off)} layers active" + (f", {', '.join(off)}" if off else ""))
-    rows = [{"name": layer.name, "state": layer.state, "detail": layer.detail} for layer in layers]
-    report.extractor = {"ok": True, "message": "; ".join(parts), "layers": rows}
+    parts.append(_active(layers))
+    report.extractor = {"ok": True, "message": "; ".join(parts), "layers": [_layer(layer) for layer in layers]}
+
+
+def _active(layers: Sequence[LayerReport]) -> str:
+    off = [f"{layer.name} {layer.state}" for layer in layers if layer.state != "active"]
+    return f"{len(layers) - len(off)} layers active" + (f", {', '.join(off)}" if off else "")
+
+
+def _layer(layer: LayerReport) -> dict[str, Any]:
+    return {"name": layer.name, "state": layer.state, "detail": layer.detail}
 
 
 async def _check_service(report: _Report, loaded: LoadedConfig) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -34,14 +34,15 @@ _EMBEDDER_S = 30.0
 
 @asynccontextmanager
 async def reading(
-    path: Path | None, tenant: str, *, meaning: bool = False
+    path: Path | None, tenant: str, *, modes: Collection[Mode | None] = ()
 ) -> AsyncIterator[tuple[LoadedConfig, SqliteStore]]:
-    """The configuration and the tenant's store, open for reading; with `meaning` also for searches by meaning."""
+    """The configuration and the tenant's store, open for reading, and for searches with these modes (None: default)."""
     loaded = load(path)
     who = await tenant_of(tenant, loaded)
     config = loaded.config
     configured, access = Health(config, who.id), access_of(config, who)
     async with AsyncExitStack() as stack:
+        meaning = any((each or config.retrieval.default_mode) != "keyword" for each in modes)
         made = await stack.enter_async_context(open_embedders(config, query_s=_EMBEDDER_S)) if meaning else None
         store = await stack.enter_async_context(
             open_store(
@@ -82,7 +83,7 @@ async def search(
     except ValueError as error:
         raise Exit(UNUSABLE, f"--{str(error).replace('max_tokens', 'max-tokens')}") from None
     reader = reader_of(as_labels)
-    async with reading(config, tenant, meaning=mode != "keyword") as (loaded, store):
+    async with reading(config, tenant, modes=(mode,)) as (loaded, store):
         retrieval = loaded.config.retrieval
         wanted = replace(wanted, mode=mode or retrieval.default_mode, limit=limit or retrieval.final_limit)
         answer = await store.search(wanted, reader)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +19,14 @@ from cli.options import AsJson, ConfigPath, TenantName, load
 from cli.output import FAILED, OK, UNUSABLE, Exit, note, one_line, plural, quiet_logs, say, say_json, warn
 from control.store import open_configured
 from engine.config import Config, ConfigError, LoadedConfig
-from engine.embedders import open_embedders, trouble
+from engine.embedders import open_embedders
 from engine.extraction import open_extractor
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Source
 from knowledge.embed import EmbedReport, embed_pending
+from knowledge.embedding import Embedder
+from knowledge.embedding.static import StaticEmbedder
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import StoreError
 from knowledge.stores import store_path
@@ -103,21 +106,25 @@ async def _sync(
         reports = await _sync_all(store, sources, loaded.config, options, form, show)
         if options.dry_run:
             return reports
-        await _embed_written(store, loaded.config)
+        await _embed_written(store, loaded.config, form)
         embedded = {each.source: each.embedded for each in await store.sources(EVERYTHING)}
         return [{**each, "embedded": embedded.get(each["source"], 0)} for each in reports]
 
 
-async def _embed_written(store: SqliteStore, config: Config) -> None:
+async def _embed_written(store: SqliteStore, config: Config, form: Form | None) -> None:
     """Make the vectors of what was written. The documents are searchable by words in any case."""
     async with open_embedders(config) as made:
-        if made is None:
-            return
-        try:
-            report = await embed_pending(store, made.current, batch_size=config.embedding.batch_size)
-            problem = report.error
-        except StoreError as error:  # a server that embeds them already, or the quota
-            problem = str(error)
+        if made is not None:
+            await _embed_with(store, made.current, config, form)
+
+
+async def _embed_with(store: SqliteStore, embedder: Embedder, config: Config, form: Form | None) -> None:
+    tell = partial(_tell_embedded, form)
+    try:
+        report = await embed_pending(store, embedder, batch_size=config.embedding.batch_size, on_progress=tell)
+        problem = report.error
+    except StoreError as error:  # a server that embeds them already, or the quota
+        problem = str(error)
     if problem is not None:
         warn(f"documents remain without vectors, and are found by words only: {problem}")
 
@@ -188,7 +195,9 @@ async def fill_if_empty(loaded: LoadedConfig) -> None:
                 else:
                     counts = plural(report["upserted"], "document"), plural(report["chunks"], "chunk")
                     say(f"Filled {label}: {counts[0]}, {counts[1]}")
-        await _embed_written(store, loaded.config)
+        if config.embedding.provider != "disabled":
+            # What takes long is left to the server, whose searches are answered with these vectors meanwhile.
+            await _embed_with(store, StaticEmbedder(), config, None)
 
 
 @asynccontextmanager
@@ -374,6 +383,16 @@ def _tell_json(progress: SyncProgress) -> None:
         note(json.dumps({**line, "n": progress.n, "total": progress.total}))
 
 
+def _tell_embedded(form: Form | None, report: EmbedReport) -> None:
+    """As for items: every tenth document, and the last."""
+    done = report.embedded + report.failed
+    if form is None or (done % 10 and report.pending):
+        return
+    total = done + report.pending
+    line = {"event": "embedding", "n": done, "total": total}
+    note(json.dumps(line) if form == "json" else f"embedding  {done:,} / {total:,} documents")
+
+
 # ---- vectors ----------------------------------------------------------------------------------------------------
 
 embed_app = App(name="embed", help="Make the vectors that search by meaning compares.")
@@ -401,7 +420,7 @@ async def _embed(config: ConfigPath, tenant: str, as_json: bool, *, again: bool)
         open_store(store_path(loaded.config.db.path, who.id), max_bytes=room) as store,
     ):
         if made is None:
-            raise Exit(UNUSABLE, trouble(embedding) or "no embedder is configured ([embedding] provider is 'disabled')")
+            raise Exit(UNUSABLE, "no embedder is configured ([embedding] provider is 'disabled')")
         if again:
             async with store.embedding_lock():
                 await store.remove_vectors()

@@ -97,6 +97,7 @@ class EmbeddingConfig(Model):
     provider: Annotated[str, AfterValidator(_embedder)] = "auto"
     model: Text | None = None
     dims: Annotated[int, Field(ge=1, le=_MAX_DIMS)] | None = None
+    path: FilePath | None = None
     url: ServiceUrl | None = None
     api_key: Annotated[str, AfterValidator(_check_key)] | None = Field(default=None, repr=False)
     batch_size: Count = 64
@@ -112,6 +113,8 @@ class EmbeddingConfig(Model):
                 "{provider} needs {missing}: the name of a model and the length of its vectors",
                 {"provider": self.provider, "missing": " and ".join(missing)},
             )
+        if self.provider == "path" and self.path is None:
+            raise PydanticCustomError("phrase", "path needs path: the folder of a model")
         return self
 
 

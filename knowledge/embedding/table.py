@@ -50,7 +50,21 @@ def load(file: Path, sha256: str) -> Table:
         return table
 
 
+def vocabulary_of(file: Path, sha256: str) -> Sequence[str]:
+    """The vocabulary in `file`. Raises EmbeddingError where it is not the file of this hash."""
+    return _parts(file, sha256)[1].decode().split("\n")
+
+
 def _read(file: Path, sha256: str) -> Table:
+    head, words, numbers = _parts(file, sha256)
+    count, dims = head["rows"], head["dims"]
+    scales = np.frombuffer(numbers, "<f4", count)
+    rows = np.frombuffer(numbers, np.int8, count * dims, 4 * count).reshape(count, dims)
+    return Table(words.decode().split("\n"), scales, rows)
+
+
+def _parts(file: Path, sha256: str) -> tuple[dict[str, int], bytes, bytes]:
+    """What the first line says, the vocabulary, the numbers."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -59,8 +73,4 @@ def _read(file: Path, sha256: str) -> Table:
         raise EmbeddingError("the weights of the static model are damaged (SHA-256); install the engine again")
     line, _, rest = data.partition(b"\n")
     head = json.loads(line)
-    words, numbers = rest[: head["vocabulary_bytes"]], rest[head["vocabulary_bytes"] :]
-    count, dims = head["rows"], head["dims"]
-    scales = np.frombuffer(numbers, "<f4", count)
-    rows = np.frombuffer(numbers, np.int8, count * dims, 4 * count).reshape(count, dims)
-    return Table(words.decode().split("\n"), scales, rows)
+    return head, rest[: head["vocabulary_bytes"]], rest[head["vocabulary_bytes"] :]

@@ -91,6 +91,7 @@ def test_progress_as_json_is_on_standard_error(engine, docs):
         {"event": "progress", "connector": "filesystem:docs", "phase": "discovering"},
         {"event": "progress", "connector": "filesystem:docs", "phase": "ingesting", "n": 0, "total": 3},
         {"event": "progress", "connector": "filesystem:docs", "phase": "ingesting", "n": 3, "total": 3},
+        {"event": "embedding", "n": 3, "total": 3},
     ]
     assert engine("sync", "all", "--progress", "json", "--no-progress").err == ""
     assert "sync filesystem:docs  ingesting  3 / 3 items" in engine("sync", "all", "--progress", "human").err

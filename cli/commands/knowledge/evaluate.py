@@ -32,7 +32,7 @@ async def evaluate(
     before = _before(against)
     modes: dict[str, Any] = {}
     warnings: dict[str, None] = {}
-    async with reading(config, tenant) as (loaded, store):
+    async with reading(config, tenant, modes=mode or (None,)) as (loaded, store):
         asked: list[Mode] = mode or [loaded.config.retrieval.default_mode]
         for each in dict.fromkeys(asked):
             results = await _results(store, questions, each, reader_of(as_labels), warnings)

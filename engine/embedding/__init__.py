@@ -1,0 +1,1 @@
+"""The confined process of a sentence model."""

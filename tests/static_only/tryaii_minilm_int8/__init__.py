@@ -1,0 +1,1 @@
+"""Stands before the package of this name, without its weights: what a machine without the extra `embedding` has."""
