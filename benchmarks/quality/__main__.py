@@ -8,7 +8,6 @@ passage is of the answering section. Half of the questions, by the hash of their
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -150,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
