@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from knowledge.places import SEPARATOR
@@ -11,6 +12,12 @@ from knowledge.store import Hit
 
 # How many hits count.
 DEPTH = 10
+# The settings that a sweep can try, and the values.
+SWEPT: Mapping[str, Sequence[float]] = MappingProxyType({
+    "hybrid_alpha": tuple(tenth / 10 for tenth in range(11)),
+    "candidate_k_keyword": (10, 20, 40, 80, 160, 320),
+    "candidate_k_vector": (10, 20, 40, 80, 160, 320),
+})  # fmt: skip
 MAX_QUESTIONS = 10_000
 
 _SAMPLES = 1000
@@ -151,6 +158,24 @@ def worse(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, A
             if _place(new[name]) > _place(old[name]):
                 found.append({"id": name, "mode": mode, "before": old[name], "now": new[name]})
     return found
+
+
+def change(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """By mode of both reports, how much MRR has changed on the questions of both, with its interval."""
+    found = {}
+    for mode in sorted(before.keys() & now.keys()):
+        old, new = before[mode]["ranks"], now[mode]["ranks"]
+        changes = [_reciprocal(new[name]) - _reciprocal(old[name]) for name in sorted(old.keys() & new.keys())]
+        if changes:
+            low, high = interval(changes)
+            mean = _rounded(sum(changes) / len(changes))
+            bounds = [_rounded(low), _rounded(high)]
+            found[mode] = {"questions": len(changes), "mrr": mean, "mrr_interval": bounds}
+    return found
+
+
+def _reciprocal(rank: int | None) -> float:
+    return Result(rank, 0).reciprocal
 
 
 def _place(rank: int | None) -> int:

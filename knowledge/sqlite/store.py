@@ -216,6 +216,12 @@ class SqliteStore:
         same._configured, same._access = configured, access
         return same
 
+    def with_settings(self, settings: Settings) -> "SqliteStore":
+        """The same store that searches with other settings."""
+        same = copy.copy(self)
+        same._settings, same._answers = settings, Answers(MAX_KEPT_BYTES)
+        return same
+
     def _seen(self, reader: Reader) -> Condition:
         return sees.condition(reader, self._access)
 

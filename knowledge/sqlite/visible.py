@@ -61,7 +61,7 @@ class _Ranks:
     flags: bytes = b""
     idfs: Sequence[float] = ()
     average: float = 1.0
-    known: OrderedDict[str, tuple[tuple[int, int], Visible]] = field(default_factory=OrderedDict)
+    known: OrderedDict[str, tuple[tuple[int, int], Visible | None]] = field(default_factory=OrderedDict)
 
     def rank(self, row: "apsw.FTS5ExtensionApi", /, *_: object) -> float:
         """The operations of FTS5's, in its order, so that the last bit is the same."""
@@ -109,21 +109,23 @@ def visible(db: apsw.Connection, conditions: Sequence[Condition]) -> Visible | N
     ranks.known.move_to_end(key)
     while len(ranks.known) > _KEPT_READERS:
         ranks.known.popitem(last=False)
-    found = kept[1]
-    return found if found.chunks < rows(db, "SELECT count(*) FROM words_docsize")[0][0] else None
+    return kept[1]
 
 
-def _read(db: apsw.Connection, seen: Sequence[Condition]) -> Visible:
+def _read(db: apsw.Connection, seen: Sequence[Condition]) -> Visible | None:
     sql = "SELECT d.n, d.chunk_count FROM documents d JOIN sources s ON s.n = d.source WHERE "
     bindings = {name: value for each in seen for name, value in each.bindings.items()}
     found = rows(db, sql + " AND ".join(f"({each.sql})" for each in seen), bindings)
-    last = rows(db, f"SELECT coalesce(max(id) >> {CHUNK_BITS}, 0) FROM words_docsize")[0][0]
+    chunks = sum(count for _, count in found)
+    every, last = rows(db, f"SELECT count(*), coalesce(max(id) >> {CHUNK_BITS}, 0) FROM words_docsize")[0]
+    if chunks == every:
+        return None
     flags = bytearray(max(last, *(n for n, _ in found), 0) + 1)
     for n, _ in found:
         flags[n] = 1
     sizes = rows(db, f"SELECT id >> {CHUNK_BITS}, sz FROM words_docsize")
     tokens = sum(_tokens(size) for n, size in sizes if flags[n])
-    return Visible(bytes(flags), sum(chunks for _, chunks in found), tokens)
+    return Visible(bytes(flags), chunks, tokens)
 
 
 def _tokens(size: bytes) -> int:

@@ -2,9 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+
+from cli.commands.knowledge.evaluate import Swept
+from cli.evaluation import SWEPT
+from engine.config.models import RetrievalConfig
 
 QUESTIONS = {"known": "rust", "unknown": "xylophone", "sync": "synchronised"}
 
@@ -43,11 +47,45 @@ def test_what_got_worse_is_named(filled: Any, tmp_path: Path, first: dict[str, s
     assert ended.out.endswith("1 question worse than before:\n  keyword, rank 1 → none: known: rust\n")
     found = filled("eval", "questions.jsonl", "--against", "before.json", "--json").json
     assert found["worse"] == [{"id": "known", "mode": "keyword", "before": 1, "now": None}]
+    changed = found["change"]["keyword"]
+    assert (changed["questions"], changed["mrr"]) == (3, round(-1 / 3, 4))
+    assert changed["mrr_interval"][0] <= changed["mrr"] <= changed["mrr_interval"][1] == 0
+    assert "keyword: MRR@10 -0.333 over 3 questions of both, at 95 % -1.000 to 0.000\n" in ended.out
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"modes": {"keyword": {"ranks": {"a": "1"}}}}', '{"modes": []}', "[" * 99999]
-)
+def test_a_sweep_tries_values_of_a_setting(filled: Any, tmp_path: Path, first: dict[str, str]) -> None:
+    filled("embed", "pending")
+    write(tmp_path / "questions.jsonl", first)
+    found = filled("eval", "questions.jsonl", "--sweep", "hybrid_alpha", "--json").json
+    assert list(found["modes"]) == ["hybrid"]
+    assert found["sweep"]["setting"] == "hybrid_alpha"
+    tried = {each["value"]: each for each in found["sweep"]["values"]}
+    assert list(tried) == list(SWEPT["hybrid_alpha"])
+    usual = found["modes"]["hybrid"]
+    assert (tried[0.9]["all"], tried[0.9]["kinds"]) == (usual["all"], usual["kinds"])  # 0.9 is the default
+    (tmp_path / "engine.toml").write_text((tmp_path / "engine.toml").read_text() + "[retrieval]\nhybrid_alpha = 0.3\n")
+    other = filled("eval", "questions.jsonl", "--mode", "hybrid", "--json").json["modes"]["hybrid"]
+    assert other["all"] == tried[0.3]["all"]
+    shown = filled("eval", "questions.jsonl", "--sweep", "candidate_k_vector").out.splitlines()
+    assert shown[4].split() == ["candidate_k_vector", "MRR@10", "95", "%", "RECALL@10", "exact"]
+    assert [line.split()[0] for line in shown[5:]] == ["10", "20", "40", "80", "160", "320"]
+    assert filled("eval", "questions.jsonl", "--sweep", "final_limit").code == 2
+
+
+def test_the_values_of_a_sweep_are_of_settings_that_there_are() -> None:
+    assert tuple(SWEPT) == get_args(Swept)
+    for name, values in SWEPT.items():
+        for value in values:
+            RetrievalConfig.model_validate({name: value})
+
+
+NO_RESULTS = (
+    "", "[]", "{}", '{"modes": {"keyword": {"ranks": {"a": "1"}}}}', '{"modes": {"keyword": {"ranks": {"a": 0}}}}',
+    '{"modes": []}', "[" * 99999,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_RESULTS)
 def test_what_is_no_earlier_result_is_refused(filled: Any, tmp_path: Path, first: dict[str, str], text: str) -> None:
     write(tmp_path / "questions.jsonl", first)
     (tmp_path / "before.json").write_text(text)

@@ -151,7 +151,9 @@ async def test_searches_that_differ_in_anything_are_different_questions(store: S
         assert len((await store.search(SearchQuery(query="word", source="git"), EVERYTHING)).hits) == 0
         assert (await store.search(SearchQuery(query="word", mode="hybrid"), EVERYTHING)).warnings
         assert not (await store.search(SearchQuery(query="word", mode="keyword"), EVERYTHING)).warnings
-    assert asked == ["search"] * 10  # five questions, as the last is the first; each is asked twice
+        assert (await store.search(SearchQuery(query="word", explain=True), EVERYTHING)).explain
+    # Six questions, as the last but one is the first; each is asked twice. Where a source has no hit: is there one?
+    assert sorted(asked) == ["search"] * 12 + ["sources"] * 2
 
 
 async def test_an_id_never_finds_the_answer_to_a_question_of_another_kind(store: SqliteStore) -> None:

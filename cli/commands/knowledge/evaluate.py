@@ -3,17 +3,21 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
 
 from cli.commands.store import Mode, reading
-from cli.evaluation import DEPTH, Question, Result, parse_questions, report, result_of, worse
+from cli.evaluation import DEPTH, SWEPT, Question, Result, change, parse_questions, report, result_of, worse
 from cli.options import AsJson, AsLabels, ConfigPath, TenantName, reader_of
 from cli.output import FAILED, UNUSABLE, Exit, one_line, plural, say, say_json, table, warn
+from engine.embedders import settings
 from knowledge.access import Reader
 from knowledge.sqlite.store import SqliteStore
 from knowledge.store import EmbeddingsDisabled, SearchQuery, StoreError
+
+# The keys of SWEPT.
+Swept = Literal["hybrid_alpha", "candidate_k_keyword", "candidate_k_vector"]
 
 
 async def evaluate(
@@ -21,6 +25,7 @@ async def evaluate(
     /,
     *,
     mode: Annotated[list[Mode] | None, Parameter(help="How to search; may be repeated.", negative=())] = None,
+    sweep: Annotated[Swept | None, Parameter(help="Also try values of this setting of [retrieval], in hybrid.")] = None,
     against: Annotated[Path | None, Parameter(help="Compare with this result of --json.")] = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
@@ -32,14 +37,23 @@ async def evaluate(
     before = _before(against)
     modes: dict[str, Any] = {}
     warnings: dict[str, None] = {}
-    async with reading(config, tenant, modes=mode or (None,)) as (loaded, store):
-        asked: list[Mode] = mode or [loaded.config.retrieval.default_mode]
-        for each in dict.fromkeys(asked):
-            results = await _results(store, questions, each, reader_of(as_labels), warnings)
-            modes[each] = report(questions, results)
-    found: dict[str, Any] = {"modes": modes}
+    with_hybrid: list[Mode] = ["hybrid"] if sweep else []
+    async with reading(config, tenant, modes=(*(mode or ()), *with_hybrid) or (None,)) as (loaded, store):
+        usual: Mode = "hybrid" if sweep else loaded.config.retrieval.default_mode
+        reader = reader_of(as_labels)
+        for each in dict.fromkeys(mode or [usual]):
+            modes[each] = report(questions, await _results(store, questions, each, reader, warnings))
+        found: dict[str, Any] = {"modes": modes}
+        if sweep is not None:
+            tried = []
+            for value in SWEPT[sweep]:
+                retrieval = loaded.config.retrieval.model_copy(update={sweep: value})
+                other = store.with_settings(settings(loaded.config.model_copy(update={"retrieval": retrieval})))
+                figures = report(questions, await _results(other, questions, "hybrid", reader, warnings))
+                tried.append({"value": value, "all": figures["all"], "kinds": figures["kinds"]})
+            found["sweep"] = {"setting": sweep, "values": tried}
     if before is not None:
-        found["worse"] = worse(before, modes)
+        found |= {"change": change(before, modes), "worse": worse(before, modes)}
     if as_json:
         say_json(found | ({"warnings": list(warnings)} if warnings else {}))
         return
@@ -63,7 +77,7 @@ def _before(file: Path | None) -> Mapping[str, Any] | None:
         modes = json.loads(file.read_text(encoding="utf-8"))["modes"]
         for mode, each in modes.items():
             if mode not in get_args(Mode) or not all(
-                type(rank) in (int, type(None)) for rank in each["ranks"].values()
+                rank is None or (type(rank) is int and rank > 0) for rank in each["ranks"].values()
             ):
                 raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -95,14 +109,32 @@ def _show(found: Mapping[str, Any], questions: list[Question]) -> None:
         for kind, figures in (*each["kinds"].items(), ("all", each["all"]))
     ]
     table(lines, heading=("MODE", "KIND", "QUESTIONS", f"MRR@{DEPTH}", "95 %", f"RECALL@{DEPTH}"), indent="")
+    if "sweep" in found:
+        say()
+        _show_sweep(found["sweep"])
     if "worse" not in found:
         return
     say()
+    for mode, each in found["change"].items():
+        over = plural(each["questions"], "question")
+        say(f"{mode}: MRR@{DEPTH} {each['mrr']:+.3f} over {over} of both, at 95 % {_range(each)}")
     say(f"{plural(len(found['worse']), 'question')} worse than before{':' if found['worse'] else ''}")
     texts = {each.id: each.question for each in questions}
     for each in found["worse"]:
         ranks = " → ".join("none" if each[when] is None else str(each[when]) for when in ("before", "now"))
         say(f"  {each['mode']}, rank {ranks}: {one_line(each['id'])}: {one_line(texts[each['id']])}")
+
+
+def _show_sweep(sweep: Mapping[str, Any]) -> None:
+    kinds = list(sweep["values"][0]["kinds"])
+    lines = [
+        (
+            f"{each['value']:g}", f"{each['all']['mrr']:.3f}", _range(each["all"]), f"{each['all']['recall']:.3f}",
+            *(f"{each['kinds'][kind]['mrr']:.3f}" for kind in kinds),
+        )
+        for each in sweep["values"]
+    ]  # fmt: skip
+    table(lines, heading=(sweep["setting"], f"MRR@{DEPTH}", "95 %", f"RECALL@{DEPTH}", *kinds), indent="")
 
 
 def _range(figures: Mapping[str, Any]) -> str:
