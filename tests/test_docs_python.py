@@ -104,6 +104,7 @@ def test_the_program_with_a_loop_of_its_own_prints_what_its_tool_answered_and_ha
 def test_the_entry_points_of_the_page_are_in_the_groups_that_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     (package,) = texts("toml package")
     asked: list[str] = []
+    monkeypatch.setattr(python, "_folders", lambda: "never seen before")
     monkeypatch.setattr(python, "entry_points", lambda group: asked.append(group) or ())
     assert [python.installed(root) for root in ("agent", "tool")] == [[], []]
     assert list(tomllib.loads(package)["project"]["entry-points"]) == asked

@@ -1,6 +1,7 @@
 """Python agents: found by the configuration and by entry points, resolved in this process, bounded, told apart."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -201,6 +202,23 @@ async def test_without_python_entries_no_folder_is_looked_into(project: Project,
     before = list(sys.path)
     async with opened():
         assert sys.path == before
+
+
+def test_a_package_that_is_installed_while_the_program_runs_is_found(
+    authored: Authored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names() -> list[str]:
+        return [point.name for point in agents.code.python.installed("agent")]
+
+    folder = authored.package("first", {"engine.agents": {"one": "a:It"}})
+    monkeypatch.syspath_prepend(folder)
+    assert names() == names() == ["one"]
+    authored.package("second", {"engine.agents": {"two": "a:It"}}).joinpath("second-1.0.dist-info").rename(
+        folder / "second-1.0.dist-info"
+    )
+    assert names() == ["one", "two"]
+    shutil.rmtree(folder / "first-1.0.dist-info")
+    assert names() == ["two"]
 
 
 async def test_entry_points_are_offered_unless_the_configuration_has_the_name(
