@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -93,48 +92,21 @@ def _git(folder: Path) -> Iterator[Source]:
 
 
 @contextmanager
-def _bucket(endpoint: str) -> Iterator[Source]:
-    s3 = client(endpoint)
-    s3.create_bucket(Bucket="papers")
-
-    def put(n: int, body: str | None) -> None:
-        key = f"d{n % 7}/f{n}.md"
-        if body is None:
-            s3.delete_object(Bucket="papers", Key=key)
-        else:
-            s3.put_object(Bucket="papers", Key=key, Body=body.encode())
-
-    keys = "".join(f'{name} = "{value}"\n' for name, value in KEYS.items())
-    yield Source(f'[connectors.s3.x]\nbucket = "papers"\nendpoint_url = "{endpoint}"\n{keys}', put)
-    s3.close()
-
-
-@contextmanager
 def _s3(folder: Path) -> Iterator[Source]:
-    with moto() as endpoint, _bucket(endpoint) as source:
-        yield source
+    with moto() as endpoint:
+        s3 = client(endpoint)
+        s3.create_bucket(Bucket="papers")
 
+        def put(n: int, body: str | None) -> None:
+            key = f"d{n % 7}/f{n}.md"
+            if body is None:
+                s3.delete_object(Bucket="papers", Key=key)
+            else:
+                s3.put_object(Bucket="papers", Key=key, Body=body.encode())
 
-@contextmanager
-def _versitygw(folder: Path) -> Iterator[Source]:
-    """The gateway of https://github.com/versity/versitygw over a folder, where the program is installed."""
-    program = os.environ.get("VERSITYGW") or shutil.which("versitygw")
-    if program is None:
-        raise Missing("versitygw is not installed (make fuzzers builds it where Go is)")
-    (folder / "objects").mkdir()
-    port = random.randrange(20_000, 30_000)
-    access = ("--access", KEYS["access_key_id"], "--secret", KEYS["secret_access_key"])
-    process = subprocess.Popen(
-        [program, *access, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder / "objects")],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        time.sleep(1.0)
-        with _bucket(f"http://127.0.0.1:{port}") as source:
-            yield source
-    finally:
-        process.kill()
-        process.wait()
+        keys = "".join(f'{name} = "{value}"\n' for name, value in KEYS.items())
+        yield Source(f'[connectors.s3.x]\nbucket = "papers"\nendpoint_url = "{endpoint}"\n{keys}', put)
+        s3.close()
 
 
 @contextmanager
@@ -173,12 +145,8 @@ def _script(folder: Path) -> Iterator[Source]:
     yield Source(f'[connectors.script.x]\npath = "{folder}/scan.lua"\n{keys}', put, changed)
 
 
-class Missing(Exception):
-    """What a kind needs is not here."""
-
-
 KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "filesystem": _filesystem, "git": _git, "s3": _s3, "web": _web, "script": _script, "versitygw": _versitygw,
+    "filesystem": _filesystem, "git": _git, "s3": _s3, "web": _web, "script": _script,
 }  # fmt: skip
 
 
@@ -305,11 +273,7 @@ def main() -> int:
     failed = False
     for kind in asked.kinds.split(","):
         began = time.monotonic()
-        try:
-            figures = kill_often(kind, points=asked.points, seed=asked.seed)
-        except Missing as missing:
-            print(f"{kind}: left out: {missing}", flush=True)
-            continue
+        figures = kill_often(kind, points=asked.points, seed=asked.seed)
         failed = failed or bool(figures.problems)
         took = f"{time.monotonic() - began:.0f} s"
         print(
