@@ -92,10 +92,12 @@ lock: ## resolve the lock files anew (needs uv on the PATH)
 clean: ## remove what set-up and tests left
 	rm -rf .venv .venv-* .peers .fuzzers .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP
+soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it attacks; then 10,000 runs, 20,000 requests of MCP, killed syncs
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/http_soak.py $(SOAK)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(RUN_SOAK)
-	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
+	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
+	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/sync_kills.py $(SYNC_KILLS)
+	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/sync_beside.py $(SYNC_BESIDE)
 
 fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minutes), whole tables, every property with 1,000 examples
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)

@@ -14,8 +14,11 @@ from knowledge.globs import compile_glob, encodable
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
 DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
-# Of the back ends of `pathspec`, the one whose time is linear: names are those of strangers.
-_BACKEND: Literal["re2"] = "re2"
+# Names are those of strangers, and Python's expressions take time in proportion to the length of a name to the power
+# of the stars. So long names, and patterns with more stars, are for RE2, whose time is linear. Each of its calls lets
+# go of the interpreter, and may then wait for another thread to do so: too dear for every name.
+_STARS = 2
+_SHORT = 256
 
 # 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
 DEFAULT_MAX_BYTES = 50_000_000
@@ -67,8 +70,11 @@ class Globs:
 
 def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:
     """Patterns of .gitignore."""
-    match = GitIgnoreSpec.from_lines(globs, backend=_BACKEND).match_file
-    return lambda path: match(encodable(path))
+    linear = GitIgnoreSpec.from_lines(globs, backend="re2").match_file
+    if any(len(re.findall(r"\*+", glob)) > _STARS for glob in globs):
+        return lambda path: linear(encodable(path))
+    plain = GitIgnoreSpec.from_lines(globs, backend="simple").match_file
+    return lambda path: plain(path) if len(path) <= _SHORT else linear(encodable(path))
 
 
 def too_large(size: int, bound: int) -> str:

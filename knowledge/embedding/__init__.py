@@ -1,5 +1,7 @@
 """Embedders, which make vectors of texts: texts that mean the same have vectors of nearly the same direction."""
 
+import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,4 +61,6 @@ def checked(vectors: Sequence[bytes], count: int, model: Model) -> Sequence[byte
         raise EmbeddingError(f"the embedder answered {len(vectors)} vectors for {count} texts")
     if any(len(vector) != 4 * model.dims for vector in vectors):
         raise EmbeddingError(f"the embedder answered vectors of another dimension than {model.dims}")
+    if not all(math.isfinite(sum(array("f", vector))) for vector in vectors):  # of machines that are little-endian
+        raise EmbeddingError("the embedder answered a vector that has no length (NaN, or infinite)")
     return vectors

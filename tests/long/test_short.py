@@ -6,6 +6,7 @@ import pytest
 from fuzz import KINDS, fuzz
 from fuzz_supervisor import climb
 from soak import problems, soak
+from sync_kills import kill_often
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,3 +65,9 @@ async def test_a_soak_of_mcp_reports_what_is_left_over() -> None:
     before = {"tasks": 20, "descriptors": 30, "processes": 6, "memory": 100}
     figures = mcp_soak.Figures(states=[before, {**before, "descriptors": 31}, {**before, "memory": 111}], status=0)
     assert mcp_soak.problems(figures) == ["descriptors left over: 30 31 30", "memory grew from 100 to 111 bytes"]
+
+
+def test_a_sync_that_is_killed_twice_ends_as_an_undisturbed_one() -> None:
+    figures = kill_often("filesystem", points=2, seed=5, count=24)
+    assert figures.killed + figures.ended == 2
+    assert figures.problems == []
