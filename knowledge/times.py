@@ -38,7 +38,7 @@ def format_time(moment: datetime) -> str:
 def from_timestamp(seconds: float) -> str | None:
     """Seconds since the epoch in the store's form; None if `datetime` cannot hold them (file times can be anything)."""
     try:
-        return format_time(datetime.fromtimestamp(seconds, UTC))
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -170,7 +170,7 @@ class FilesystemConnector:
 
 def _shown(path: str) -> str:
     """The path as text; bytes that are not UTF-8 as `\\xNN`."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    return path if path.isascii() else os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _version(info: os.stat_result) -> str:
