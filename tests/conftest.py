@@ -63,7 +63,7 @@ _configure, structlog.configure = structlog.configure, _configure_without_caches
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Processes of `-n auto`: a third of a test's time it waits for timers, disks and other processes."""
+    """Processes of `-n auto`: a quarter of a test's time it waits for timers, disks and other processes."""
     return -(-len(os.sched_getaffinity(0)) * 3 // 2)
 
 
