@@ -1,16 +1,17 @@
 """How often searches find the answers: the engine beside bare FTS5 and other rules, on the same questions, in one run.
 
-    python -m benchmarks.quality [--json FILE] [--against FILE] [--alpha A]
+    python -m benchmarks.quality [--config FILE] [--json FILE] [--against FILE]
 
 MRR@10 is the mean of 1 divided by the rank of the first document with an answer; `section` counts a hit only where its
 passage is of the answering section. Half of the questions, by the hash of their ids, are for choosing weights.
+`[embedding]` and `[retrieval]` of a configuration say by what is searched; without one, the model `static`.
 """
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import trio
 from benchmarks.quality import corpus, figures, questions, rules, words
 from benchmarks.quality.figures import DEPTH, HALVES, Found, Places, Result
 from benchmarks.quality.questions import Question
+from engine import embedders
+from engine.config import Config, ConfigError, load_config
+from engine.config.models import EmbeddingConfig
 from knowledge.access import EVERYTHING
 from knowledge.embedding import Embedder
 from knowledge.embedding.fusion import DEFAULT, Settings
-from knowledge.embedding.static import StaticEmbedder
 from knowledge.sqlite.store import SqliteStore
 from knowledge.store import Hit, Mode, SearchQuery
 
@@ -33,6 +36,13 @@ CANDIDATES = 80
 
 # By rule, by question: its hits.
 Hits = dict[str, dict[str, list[Found]]]
+
+
+async def measure_configured(config: Config) -> dict[str, Any]:
+    async with embedders.open_embedders(config) as found:
+        if found is None:
+            raise ConfigError("the configuration has no embedder")
+        return await measure(found.current, embedders.settings(config))
 
 
 async def measure(embedder: Embedder, settings: Settings = DEFAULT) -> dict[str, Any]:
@@ -135,12 +145,17 @@ def show_worse(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", type=Path, metavar="FILE", help="search by the model and weights of this one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to this file")
     parser.add_argument("--against", type=Path, metavar="FILE", help="name the questions that stood higher in this one")
-    parser.add_argument("--alpha", type=float, metavar="A", help="hybrid_alpha, instead of the default")
     given = parser.parse_args()
-    settings = DEFAULT if given.alpha is None else replace(DEFAULT, hybrid_alpha=given.alpha)
-    result = trio.run(measure, StaticEmbedder(), settings)
+    try:
+        config = Config(embedding=EmbeddingConfig(provider="static"))
+        if given.config is not None:
+            config = load_config(given.config, environ=os.environ, cwd=Path.cwd()).config
+        result = trio.run(measure_configured, config)
+    except ConfigError as error:
+        parser.error(str(error))
     show(result)
     if given.against is not None:
         show_worse(json.loads(given.against.read_text(encoding="utf-8")), result)

@@ -41,23 +41,23 @@ class Words:
             for term in match.required
         ]
 
-    def of(self, document: int) -> list[fusion.Word]:
-        """Each word, and whether the document has it."""
+    def of(self, first: int, last: int) -> list[fusion.Word]:
+        """Each word, and whether one of the chunks from `first` to `last` has it."""
         inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
         return [
             fusion.Word(
                 df,
                 fusion.weight(df, self.chunks),
-                df > 0 and bool(rows(self._db, inside, (term, *chunk_range(document)))),
+                df > 0 and bool(rows(self._db, inside, (term, first, last))),
             )
             for term, df in zip(self._match.required, self._df, strict=True)
         ]
 
     def explained(self, document: int) -> tuple[ExplainedWord, ...]:
-        """The same as it is shown."""
+        """Each word, and whether the document has it, as it is shown."""
         return tuple(
             ExplainedWord(term.word, each.df, round(each.weight, fusion.DIGITS), each.covered)
-            for term, each in zip(self._match.terms, self.of(document), strict=True)
+            for term, each in zip(self._match.terms, self.of(*chunk_range(document)), strict=True)
         )
 
 

@@ -129,8 +129,9 @@ def _ordered(
 def _alpha(counted: Words | None, words: Best, configured: float) -> float:
     if counted is None or not words:
         return fusion.alpha(configured, 0)
-    best = next(iter(words))  # the first by words
-    return fusion.alpha(configured, fusion.coverage(counted.of(best), counted.chunks))
+    chunk, _ = next(iter(words.values()))  # the first by words
+    # Of the chunk, not of its document: a long document has all words of many queries that it does not answer.
+    return fusion.alpha(configured, fusion.coverage(counted.of(chunk, chunk), counted.chunks))
 
 
 def _certain(db: apsw.Connection, match: ranking.MatchQuery, among: Among, unit: _Unit) -> int | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality import questions
+from benchmarks.quality import corpus, figures, questions, rules, words
+from benchmarks.quality.figures import Found, Result
 from benchmarks.quality.questions import Answer, Question
 
 HERE = Path(questions.__file__).parent
@@ -85,3 +86,46 @@ def test_a_section_ends_where_the_next_heading_begins_and_code_has_no_headings()
     body = "# One\n\ntext\n## Two\n```\n# no heading\n```\n# Three\nend"
     found = [(each.heading, each.first, each.last) for each in questions.sections(body)]
     assert found == [("One", 1, 3), ("One > Two", 4, 7), ("Three", 8, 9)]
+
+
+def test_the_rank_is_that_of_the_first_document_and_of_the_first_passage_with_an_answer() -> None:
+    places = {"a.md": [(10, 20)], "b.md": [(1, 5)]}
+    hits = [Found("x.md", (1, 9)), Found("a.md", (21, 30)), Found("b.md", (5, 9)), Found("a.md")]
+    assert figures.result_of(places, hits) == Result(rank=2, recall=1.0, section=3)
+    assert figures.result_of(places, [Found("x.md")] * 10 + hits) == Result(None, 0.0, None)
+
+
+def test_the_report_has_both_halves_by_kind_and_the_same_intervals_each_time(asked: list[Question]) -> None:
+    answered = [each for each in asked if each.answers]
+    results = {each.id: Result(1 if each.kind == "exact" else None, 0.5, None) for each in answered}
+    found = figures.report(answered, results)
+    assert found == figures.report(answered, results)
+    assert sum(found[half]["all"]["questions"] for half in figures.HALVES) == len(answered)
+    for half in figures.HALVES:
+        assert found[half]["exact"]["mrr"] == 1
+        assert found[half]["disjoint"]["mrr"] == 0
+        low, high = found[half]["all"]["mrr_interval"]
+        assert low < found[half]["all"]["mrr"] < high
+
+
+def test_a_question_that_stands_lower_or_is_not_found_any_more_is_worse() -> None:
+    before = {"rule": {"ranks": {"a": 1, "b": 2, "c": None, "d": 3}}, "gone": {"ranks": {"a": 1}}}
+    now = {"rule": {"ranks": {"a": 2, "b": 1, "c": 9, "d": None, "new": None}}, "new": {"ranks": {"a": None}}}
+    assert figures.worse(before, now) == [("rule", "a", 1, 2), ("rule", "d", 3, None)]
+
+
+def test_the_other_rules_order_by_both_sides() -> None:
+    by_words, by_meaning = {"w": 9.0, "both": 8.0, "bad": 1.0}, {"m": 0.9, "both": 0.8, "bad": 0.1}
+    assert rules.ctx(by_words, by_meaning) == ["both", "m", "w", "bad"]
+    assert rules.rrf(by_words, by_meaning) == ["both", "bad", "m", "w"]
+    assert rules.ctx({}, {"m": 0.5}) == ["m"]
+    assert rules.rrf({}, {}) == []
+
+
+def test_bare_fts5_finds_any_word_and_only_porter_finds_stems() -> None:
+    chunks = [corpus.Chunk("a.md", "Title", "refunds are paid", (1, 1)), corpus.Chunk("b.md", "", "nothing", (1, 1))]
+    found = {
+        tokenizer: [chunk.source_id for chunk, _ in words.search(chunks, {"q": "a refund?"}, tokenizer)["q"]]
+        for tokenizer in ("unicode61", "porter")
+    }
+    assert found == {"unicode61": [], "porter": ["a.md"]}

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 import pytest
@@ -15,7 +15,7 @@ import trio
 
 from knowledge.access import EVERYTHING, Reader
 from knowledge.embed import EmbedReport, embed_pending
-from knowledge.embedding import Embedder, Embedders, EmbeddingError, Model
+from knowledge.embedding import Embedder, Embedders, EmbeddingError, Model, fusion
 from knowledge.embedding.fusion import Settings
 from knowledge.embedding.static import StaticEmbedder
 from knowledge.sqlite import sidecar
@@ -219,7 +219,28 @@ async def test_the_weight_of_meaning_is_a_setting(path: Path, letters: Letters) 
         await embed_pending(store, letters)
     for alpha, first in ((0.0, "words.md"), (1.0, "means.md")):
         async with opened(path, letters, settings=Settings(hybrid_alpha=alpha)) as store:
-            assert (await found(store, "abc", "hybrid"))[0] == first
+            # No document has the second word: where one has all of them, the weight falls.
+            assert (await found(store, "abc bac", "hybrid"))[0] == first
+
+
+@pytest.mark.parametrize("group_by", ["document", "chunk"])
+async def test_words_take_weight_from_meaning_where_one_chunk_has_them_all(
+    path: Path, letters: Letters, group_by: Literal["document", "chunk"]
+) -> None:
+    async with opened(path, letters, settings=Settings(group_by=group_by)) as store:
+        # Enough others, so that each of the words tells documents apart.
+        await fill(store, *(document(f"{n}.md", "other text") for n in range(9)))
+        await fill(store, document("apart.md", "red fish", "blue fish"), document("one.md", "grey cats sleep"))
+        await embed_pending(store, letters)
+        alphas = []
+        for query in ("red blue", "grey cats"):
+            explain = (await ask(store, query, "hybrid", explain=True)).hits[0].explain
+            assert explain is not None
+            alphas.append(explain.alpha)
+    apart, together = alphas
+    assert together == fusion.alpha(0.9, 1)
+    assert apart is not None
+    assert apart > 0.85
 
 
 async def test_equal_stores_give_equal_answers(tmp_path: Path) -> None:
