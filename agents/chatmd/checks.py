@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from agents.chatmd.diagnostics import Diagnostic, Position, diagnostic
-from agents.chatmd.tree import Document, Element, Node, walk
+from agents.chatmd.diagnostics import Position
+from agents.chatmd.tree import Element, Node, walk
 from agents.chatmd.vocabulary import ELEMENTS, IGNORED, TOOL_KINDS, may_import
 
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -13,21 +13,15 @@ _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 Found = tuple[str, str, Position]
 
 
-def check(document: Document, *, strict: bool = False) -> list[Diagnostic]:
-    """What is wrong with the elements of a document."""
-    found = [*_namespaces(document.nodes), *second_configs(document.nodes)]
-    for element in walk(document.nodes):
-        name = element.name
-        if name in IGNORED:
-            message = f"<{name}> is not supported: it is ignored, and nothing of it is executed"
-            found.append(("not-supported", message, element.at))
-        elif name in _NEEDING:
-            found += _attributes(element)
-        if name in _OF:
-            found += _OF[name](element)
-        if element.children and may_import(name, element.attributes):
-            found += _namespaces(element.children)
-    return [diagnostic(code, message, at, strict=strict) for code, message, at in found]
+def check(element: Element) -> Iterator[Found]:
+    """What is wrong with one element, by itself. Only those in `CHECKED` can be wrong."""
+    name = element.name
+    if name in IGNORED:
+        yield ("not-supported", f"<{name}> is not supported: it is ignored, nothing of it is executed", element.at)
+    elif name in _NEEDING:
+        yield from _attributes(element)
+    if name in _OF:
+        yield from _OF[name](element)
 
 
 _NEEDING = frozenset(name for name, spec in ELEMENTS.items() if spec.required or spec.allowed is not None)
@@ -50,8 +44,16 @@ def second_configs(nodes: Iterable[Node]) -> Iterator[Found]:
         yield ("second-config", "a second <config>; the first one counts", each.at)
 
 
-def _namespaces(nodes: Iterable[Node]) -> Iterator[Found]:
-    """Namespaces of imports side by side."""
+def namespaces(nodes: Iterable[Node]) -> Iterator[Found]:
+    """Namespaces of imports: each a name, and one of a kind among those side by side."""
+    nodes = list(nodes)
+    yield from _side_by_side(nodes)
+    for element in walk(nodes):
+        if may_import(element.name, element.attributes):
+            yield from _side_by_side(element.children)
+
+
+def _side_by_side(nodes: Iterable[Node]) -> Iterator[Found]:
     taken = set()
     for node in nodes:
         if not isinstance(node, Element) or node.name != "import" or "namespace" not in node.attributes:
@@ -99,3 +101,4 @@ def _unavailable(tool: Element) -> str:
 
 
 _OF: dict[str, Callable[[Element], Iterator[Found]]] = {"assistant": _message, "msg": _message, "tool": _tool}
+CHECKED = IGNORED | _NEEDING | frozenset(_OF)

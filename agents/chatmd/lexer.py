@@ -5,7 +5,8 @@ remembered, so that tags inside it are not scanned again.
 """
 
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from agents.chatmd.vocabulary import ELEMENTS, LITERAL, Attributes
 
@@ -20,9 +21,9 @@ BEFORE_RAW = " \t\r\n"
 # Longest first; a name ends at white space or at the end of its tag, so `<doc/x>` is text.
 _NAMES = "|".join(sorted(ELEMENTS, key=len, reverse=True))
 _OPEN = rf"<(?P<open>{_NAMES})(?={_B}|/?>)"
-# The groups are empty and last: an alternative that begins with a group is searched for ten times slower.
-_SPECIAL = r"<!--(?P<comment>)|RAW\|(?P<raw>)"
-TOKEN = re.compile(rf"{_OPEN}|</(?P<close>{_NAMES})>|{_SPECIAL}")
+# Every alternative begins with `<` itself, not with a group or `RAW|`: that makes the search six times as fast.
+_COMMENT = "<!--(?P<comment>)"
+TOKEN = re.compile(rf"{_OPEN}|</(?P<close>{_NAMES})>|{_COMMENT}")
 # What a strict reader does not take for text in a record. (A comment with an end is none of its text.)
 MARKUP = re.compile(rf"{_OPEN}|</(?P<close>{_NAMES})>|<!--")
 # What a strict reader takes for the beginning of a tag, whatever its name.
@@ -31,7 +32,7 @@ ANY_TAG = re.compile(r"</?[A-Za-z_]")
 # What counts inside an element whose text ends at a literal tag.
 INSIDE = {
     name: re.compile(
-        rf"</{name}>(?P<close>)|{_SPECIAL}" + (rf"|<(?P<open>summary)(?={_B}|/?>)" if name == "reasoning" else "")
+        rf"</{name}>(?P<close>)|{_COMMENT}" + (rf"|<(?P<open>summary)(?={_B}|/?>)" if name == "reasoning" else "")
     )
     for name in LITERAL
 }
@@ -45,14 +46,15 @@ _QUOTED = ('"(?P<double>', '"'), ("'(?P<single>", "'")
 _DOUBLE, _SINGLE = (rf"{begin}(?:[^{mark}\\]++|\\{mark}?)*+){mark}" for begin, mark in _QUOTED)
 _BARE = rf"(?P<bare>(?!/>)[^{BLANK}<>\"'](?:(?!/>)[^{BLANK}<>])*+)"
 _ATTRIBUTE = re.compile(
-    rf"{_B}*+(?:(?P<end>/?>)|(?P<name>[A-Za-z0-9_:\-]++)"
-    rf"(?:{_B}*+={_B}*+(?:{_DOUBLE}|{_SINGLE}|(?P<broken>[\"'])|{_BARE}|))?)"
+    rf"{_B}*+(?:(?P<name>[A-Za-z0-9_:\-]++)"
+    rf"(?:{_B}*+={_B}*+(?:{_DOUBLE}|{_SINGLE}|(?P<broken>[\"'])|{_BARE}|))?)?+(?:{_B}*+(?P<end>/?>))?+"
 )
+_BLANKS = tuple(BLANK)
 _ENTITY = re.compile("&(amp|lt|gt|quot|apos);")
 _ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 
-class Tag(NamedTuple):
+class Tag(msgspec.Struct, frozen=True, gc=False):
     """A tag that begins an element: its attributes, where it ends, whether it ends its element, too."""
 
     attributes: Attributes
@@ -62,7 +64,7 @@ class Tag(NamedTuple):
     has_angle: bool  # `>` stands in a value, where a strict reader ends the tag
 
 
-class NotATag(NamedTuple):
+class NotATag(msgspec.Struct, frozen=True, gc=False):
     """What looked like a tag. `open_value`: a value without the quotation mark that ends it; else it is text."""
 
     open_value: bool
@@ -92,27 +94,28 @@ class Tags:
         passed: list[int] = []
         while True:
             known = self._failed.get(at) if self._failed else None
-            found = None if known is not None else match(text, at)
+            found = match(text, at) if known is None else None
             if found is None:
                 return self._not_a_tag(passed, bool(known), attributes)
-            ended, name, double, single, broken, value = found.groups()
-            if name is None:
+            name, double, single, broken, value, ended = found.groups()
+            if name is not None:
+                passed.append(at)
+                if broken is not None or len(passed) > most:
+                    return self._not_a_tag(passed, broken is not None, attributes)
+                at = found.end()
+                if value is None and (value := single if double is None else double) is not None:
+                    if "<" in value and ended is None and not text.startswith(_BLANKS, at):
+                        # The mark that ends the value is one that begins another, further on.
+                        return self._not_a_tag(passed, True, attributes)
+                    has_angle = has_angle or ">" in value
+                if name in attributes:
+                    repeated.append(name)
+                attributes[name] = True if value is None else decoded(value) if "&" in value else value
+            if ended is not None:
                 self.values += len(passed)
                 return Tag(attributes, found.end(), ended == "/>", tuple(repeated), has_angle)
-            passed.append(at)
-            if broken is not None or len(passed) > most:
-                return self._not_a_tag(passed, broken is not None, attributes)
-            at = found.end()
-            if value is None and (value := single if double is None else double) is None:
-                pass
-            elif "<" in value or ">" in value:
-                if "<" in value and not text.startswith((*BLANK, "/>", ">"), at):
-                    # The mark that ends the value is one that begins another, further on.
-                    return self._not_a_tag(passed, True, attributes)
-                has_angle = has_angle or ">" in value
-            if name in attributes:
-                repeated.append(name)
-            attributes[name] = True if value is None else decoded(value) if "&" in value else value
+            if name is None:
+                return self._not_a_tag(passed, False, attributes)
 
     def _not_a_tag(self, passed: list[int], open_value: bool, attributes: Attributes) -> NotATag:
         self.values += len(passed)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from agents.chatmd.checks import check
+from agents.chatmd.checks import CHECKED, check, namespaces, second_configs
 from agents.chatmd.diagnostics import Diagnostic, Position, diagnostic, errors
 from agents.chatmd.lexer import (
     ANY_TAG,
@@ -21,6 +21,7 @@ from agents.chatmd.lexer import (
     PART,
     PART_END,
     RAW_CLOSE,
+    RAW_OPEN,
     TOKEN,
     NotATag,
     Tag,
@@ -32,6 +33,8 @@ from agents.chatmd.vocabulary import IGNORED, LITERAL, READ_TOOLS, VOIDS, Attrib
 _BOM = "\ufeff"
 # Elements with attributes that have an old or short name.
 _RESPELLED = ("import", "config")
+# What a record begins with that holds nothing but documents.
+_BEFORE_PART = frozenset(f"<{BLANK}")
 
 
 class Bounds(NamedTuple):
@@ -69,8 +72,8 @@ class Reading(msgspec.Struct, frozen=True):
 def read(source: bytes | str, bounds: Bounds, *, file: str = "", strict: bool = False, marks: bool = False) -> Reading:
     """Read one document. Raises nothing: what is wrong with the source is in the diagnostics.
 
-    `file` is the name in places; `marks` are for `fmt`. Takes time in proportion to the source's size, about 0.1 s for
-    a megabyte at worst.
+    `file` is the name in places; `marks` are for `fmt`. Takes time in proportion to the source's size, some nanoseconds
+    a byte, and to its values, some microseconds each.
     """
     try:
         # No character is less than a byte: a text of more characters is not encoded to count them.
@@ -122,9 +125,11 @@ class _Frame(msgspec.Struct):
     attributes: Attributes
     at: Position
     nodes: list[Node]
-    voids: list[tuple[int, Mark | None]]
-    parts: list[str]
+    # Made when they are needed: most frames have no void, and one piece of text.
+    voids: list[tuple[int, Mark | None]] | None = None
+    text: str = ""
     text_at: Position | None = None
+    more: list[str] | None = None
 
 
 class _Reader:
@@ -144,9 +149,12 @@ class _Reader:
         self._swallowed = 0
         # After tags that do not fit together, more of that kind would be consequences.
         self._derailed = False
-        self._next_comment_end = -1
+        self._next_comment_end = self._next_block = -1
         self._ended = False
-        self._top = _Frame("", {}, Position(file, 1, 1), [], [], [])
+        # What the checks look at; walking all of the tree would take them a tenth of the time.
+        self._to_check: list[Element] = []
+        self._has_namespaces = False
+        self._top = _Frame("", {}, Position(file, 1, 1), [])
         self._frames = [self._top]
 
     def reading(self) -> Reading:
@@ -167,38 +175,59 @@ class _Reader:
                 self._structural("top-level-text", "text outside of elements", node.at)
         self._unclosed_voids(self._top)
         document = Document(tuple(nodes), tuple(self._comments))
-        found = sorted([*self._diagnostics, *check(document, strict=self._strict)], key=_order)
+        found = sorted([*self._diagnostics, *self._checked(document)], key=_order)
         return Reading(document, tuple(found), self._text, tuple(self._marks or ()))
+
+    def _checked(self, document: Document) -> list[Diagnostic]:
+        wrong = [*second_configs(document.nodes), *(namespaces(document.nodes) if self._has_namespaces else ())]
+        for element in self._to_check:
+            wrong += check(element)
+        return [diagnostic(code, message, at, strict=self._strict) for code, message, at in wrong]
 
     # ---- tokens ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        search, start = TOKEN.search, self._at
-        while (found := search(self._text, start)) is not None:
-            kind = found.lastgroup
-            if kind == "open":
-                name = found["open"]
-                if name == "read" and not self._in_read_tool():
-                    start = found.end()
-                    continue
-                tag = self._tag(name, found.end())
+        text, search, start, size = self._text, TOKEN.search, self._at, len(self._text)
+        while True:
+            block = self._next_block if self._next_block >= start else self._block(start)
+            found = search(text, start, block)
+            if found is None:
+                if block == size:
+                    return
+                self._take_text(block, raw=True)
+                self._raw(block)
+                start = self._at
+                continue
+            begin, end = found.span()
+            name, ended, _ = found.groups()
+            if (name or ended) == "read" and not self._in_read_tool():
+                start = end
+                continue
+            if name is not None:
+                # Most tags have no attributes.
+                tag = Tag({}, end + 1, False, (), False) if text[end] == ">" else self._tag(name, end)
                 if isinstance(tag, NotATag):
-                    start = self._no_tag(found.start(), found.end(), name, tag)
+                    start = self._no_tag(begin, end, name, tag)
                     continue
-                self._take_text(found.start())
-                self._open(name, tag, found.start())
-            elif kind == "close":
-                name = found["close"]
-                if name == "read" and not self._in_read_tool():
-                    start = found.end()
-                    continue
-                self._take_text(found.start())
-                self._close(name, found.start(), found.end())
-                self._at = found.end()
+                if self._at != begin:
+                    self._take_text(begin)
+                self._open(name, tag, begin)
+            elif ended is not None:
+                if self._at != begin:
+                    self._take_text(begin)
+                self._close(ended, begin, end)
+                self._at = end
             else:
-                self._take_text(found.start(), raw=kind == "raw")
-                self._comment(found.start()) if kind == "comment" else self._raw(found.start())
+                self._take_text(begin)
+                self._comment(begin)
             start = self._at
+
+    def _block(self, at: int) -> int:
+        """Where the next RAW block begins, or the end of the text."""
+        if self._next_block < at:
+            found = self._text.find(RAW_OPEN, at)
+            self._next_block = len(self._text) if found < 0 else found
+        return self._next_block
 
     def _end(self) -> None:
         """The end of the text."""
@@ -213,7 +242,8 @@ class _Reader:
         return tag
 
     def _no_tag(self, start: int, name_end: int, name: str, tag: NotATag) -> int:
-        """A tag that is none: where to go on."""
+        """A tag that is none: where to go on. It counts as a value, as it takes as long."""
+        self._count()
         angle = self._tags.angle_after(start)
         if tag.open_value:
             self._take_text(start)
@@ -268,21 +298,28 @@ class _Reader:
         if tag.repeated or tag.has_angle:
             self._tell_tag(name, tag, at)
         attributes = self._spelled(name, tag.attributes, at) if name in _RESPELLED else tag.attributes
-        self._count()
+        self._values += 1
+        if self._values + self._tags.values > self._most:
+            self._too_many(start)
         self._at = tag.end
         mark = self._mark("open", start, tag.end, name, attributes, tag.closed) if self._marks is not None else None
         if tag.closed or name in VOIDS:
             frame = self._frames[-1]
             if frame.text_at is not None:
                 self._flush(frame)
-            frame.nodes.append(Element(name, attributes, (), at))
+            element = Element(name, attributes, (), at)
+            frame.nodes.append(element)
+            if name in CHECKED:
+                self._to_check.append(element)
             if not tag.closed:
+                if frame.voids is None:
+                    frame.voids = []
                 frame.voids.append((len(frame.nodes) - 1, mark))
             return
         if len(self._frames) > MAX_DEPTH:
             self._report("too-large", f"elements are nested more than {MAX_DEPTH} deep", at)
             raise _Stop
-        self._frames.append(_Frame(name, attributes, at, [], [], []))
+        self._frames.append(_Frame(name, attributes, at, []))
         if name in LITERAL:
             self._record()
 
@@ -295,6 +332,7 @@ class _Reader:
 
     def _spelled(self, name: str, attributes: Attributes, at: Position) -> Attributes:
         """The attributes by their right names."""
+        self._has_namespaces = self._has_namespaces or "namespace" in attributes
         if name == "import" and ("local" in attributes or "file" in attributes):
             attributes = {("src" if key == "file" else key): value for key, value in attributes.items()}
             local = attributes.pop("local", None)
@@ -309,9 +347,8 @@ class _Reader:
         frame = self._frames[-1]
         if frame.name == name:
             self._leave()
-            self._mark("close", start, end, name)
         elif name in VOIDS and self._close_void(frame, name):
-            self._mark("close", start, end, name)
+            pass
         elif len(self._frames) == 1:
             at = self._place(start)
             self._structural("stray-close", f"</{name}>: no <{name}> is open", at)
@@ -324,11 +361,14 @@ class _Reader:
                 while name in names and self._frames[-1].name != name:
                     self._leave()
                 self._leave()
+        if self._marks is not None:
+            self._mark("close", start, end, name)
 
     def _close_void(self, frame: _Frame, name: str) -> bool:
         """End the innermost open void element of this name: what follows it in its frame is inside it."""
-        for place in range(len(frame.voids) - 1, -1, -1):
-            index, _ = frame.voids[place]
+        voids = frame.voids or []
+        for place in range(len(voids) - 1, -1, -1):
+            index, _ = voids[place]
             node = frame.nodes[index]
             if isinstance(node, Element) and node.name == name:
                 self._flush(frame)
@@ -337,15 +377,15 @@ class _Reader:
                     self._report("too-large", f"elements are nested more than {MAX_DEPTH} deep", node.at)
                     raise _Stop
                 self._unclosed_voids(frame, place + 1)
-                del frame.nodes[index:], frame.voids[place:]
+                del frame.nodes[index:], voids[place:]
                 frame.nodes.append(msgspec.structs.replace(node, children=tuple(inner)))
                 return True
-            if place < len(frame.voids) - MAX_DEPTH:
+            if place < len(voids) - MAX_DEPTH:
                 break
         return False
 
     def _unclosed_voids(self, frame: _Frame, first: int = 0) -> None:
-        for index, mark in frame.voids[first:]:
+        for index, mark in (frame.voids or [])[first:]:
             node = frame.nodes[index]
             _self_close(mark)
             if isinstance(node, Element):
@@ -361,7 +401,10 @@ class _Reader:
         outer = self._frames[-1]
         if outer.text_at is not None:
             self._flush(outer)
-        outer.nodes.append(Element(frame.name, frame.attributes, tuple(frame.nodes), frame.at))
+        element = Element(frame.name, frame.attributes, tuple(frame.nodes), frame.at)
+        outer.nodes.append(element)
+        if frame.name in CHECKED:
+            self._to_check.append(element)
 
     def _in_read_tool(self) -> bool:
         frame = self._frames[-1]
@@ -372,44 +415,51 @@ class _Reader:
     def _record(self) -> None:
         """The inside of the innermost element, up to the literal tag that ends it."""
         frame = self._frames[-1]
-        if frame.name not in IGNORED and self._parts(frame):
+        if self._text[self._at : self._at + 1] in _BEFORE_PART and frame.name not in IGNORED and self._parts(frame):
             return
-        search, end_tag = INSIDE[frame.name].search, f"</{frame.name}>"
+        text, search, end_tag = self._text, INSIDE[frame.name].search, f"</{frame.name}>"
         told = frame.name in IGNORED
         start, close = self._at, -1
-        while (found := search(self._text, start)) is not None:
-            kind, begin = found.lastgroup, found.start()
+        while True:
+            block = self._next_block if self._next_block >= start else self._block(start)
+            found = search(text, start, block)
+            if found is None:
+                if self._at != block:
+                    told = self._piece(block, told, raw=block < len(text))
+                if block == len(text):
+                    return
+                self._raw(block)
+                start = self._at
+                continue
+            kind = found.lastgroup
+            begin, end = found.span()
             if kind == "comment":
-                end = self._comment_end(found.end())
+                comment = self._comment_end(end)
                 if close < begin:
-                    close = self._text.find(end_tag, begin)
-                    close = len(self._text) if close < 0 else close
-                if end < 0 or close < end:  # no comment, but a text about one
-                    start = found.end()
+                    close = text.find(end_tag, begin)
+                    close = len(text) if close < 0 else close
+                if comment < 0 or close < comment:  # no comment, but a text about one
+                    start = end
                     continue
-            told = self._piece(begin, told, raw=kind == "raw")
-            if kind == "comment":
-                self._add_comment(begin, self._comment_end(found.end()), self._place(begin))
-            elif kind == "raw":
-                self._raw(begin)
-            elif kind == "close":
-                self._close(frame.name, begin, found.end())
-                self._at = found.end()
+            if self._at != begin:
+                told = self._piece(begin, told)
+            if kind == "close":
+                self._close(frame.name, begin, end)
+                self._at = end
                 return
+            if kind == "comment":
+                self._add_comment(begin, self._comment_end(end), self._place(begin))
             else:
-                tag = self._tag("summary", found.end())
+                tag = self._tag("summary", end)
                 if isinstance(tag, NotATag):
-                    start = self._no_tag(begin, found.end(), "summary", tag)
+                    start = self._no_tag(begin, end, "summary", tag)
                     continue
                 self._open("summary", tag, begin)
             start = self._at
-        self._piece(len(self._text), told)
 
     def _piece(self, end: int, told: bool, *, raw: bool = False) -> bool:
         """Text of a record, up to `end`. Whether the markup in it was reported, here or before."""
         start, frame = self._at, self._frames[-1]
-        if start == end:
-            return told
         found = MARKUP.search(self._text, start, end)
         first = -1 if found is None else found.start()
         if first < 0 and end < len(self._text):
@@ -511,15 +561,19 @@ class _Reader:
             if not piece:
                 return
             frame.text_at = at or self._place(start)
-        frame.parts.append(piece)
+            frame.text = piece
+        elif frame.more is None:
+            frame.more = [frame.text, piece]
+        else:
+            frame.more.append(piece)
 
     def _flush(self, frame: _Frame) -> None:
         """The text that was taken becomes a node."""
         if frame.text_at is not None:
             self._values += 1
-            text = frame.parts[0] if len(frame.parts) == 1 else "".join(frame.parts)
+            text = frame.text if frame.more is None else "".join(frame.more)
             frame.nodes.append(Text(text, frame.text_at))
-            frame.parts, frame.text_at = [], None
+            frame.text_at = frame.more = None
 
     # ---- helpers --------------------------------------------------------------------------------------------------
 

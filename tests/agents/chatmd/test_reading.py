@@ -4,6 +4,7 @@ import time
 from itertools import pairwise, product
 
 import pytest
+from effort import part
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,10 +172,15 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(
-    "inside", ["", "<user>", "<assistant>", '<tool_response tool_call_id="x">', '<user a="', '<user a="<user a=" x=y" ']
-)
-@pytest.mark.parametrize("name", HOSTILE)
+AROUND = ("", "<user>", "<assistant>", '<tool_response tool_call_id="x">', '<user a="', '<user a="<user a=" x=y" ')
+# The first pair of each piece has another beginning than that of the piece before it.
+PAIRS = [
+    (name, AROUND[(number + turn) % len(AROUND)]) for number, name in enumerate(HOSTILE) for turn in range(len(AROUND))
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("name", "inside"), part(PAIRS, lambda pair: pair[0], one_in=len(AROUND)))
 def test_hostile_text_takes_time_in_proportion_to_its_size(name: str, inside: str) -> None:
     piece = HOSTILE[name]
 
