@@ -83,8 +83,8 @@ def _plain(spec: GitIgnoreSpec) -> Callable[[str], bool]:
     searches = [each.regex.search for each in patterns if isinstance(each, RegexPattern) and each.regex is not None]
     if len(searches) < len(patterns) or not all(each.include for each in patterns):
         return spec.match_file
-    # Where none takes back what another one took, their order does not count: in a sixth of the time (measured). What is
-    # at the beginning of a path and no part of it is left to the library, which removes it.
+    # Where none takes back what another one took, their order does not count: in a sixth of the time (measured). What
+    # is at the beginning of a path and no part of it is left to the library, which removes it.
     return lambda path: (
         spec.match_file(path) if path.startswith(("/", "./")) else any(search(path) for search in searches)
     )

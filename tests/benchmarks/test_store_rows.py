@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from benchmarks.aims.store import corpus, files, million, rows
+from benchmarks.aims.store import corpus, embedding, files, million, rows
 from knowledge import chunking
 
 SMALL = rows.Sizes(chunks=300, asked=6, files=30, windows=2_500)
@@ -35,7 +35,7 @@ def test_a_part_of_the_store_measures_each_of_its_aims(part: str, monkeypatch: p
 
 
 def test_without_the_local_embedder_its_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedding, "is_installed", lambda: False)
     _, measure = rows.parts(SMALL, 2)["store-embedding"]
     (found,) = measure()
     assert found.verdict == "not measured"
