@@ -6,10 +6,11 @@ No proxy setting and no .netrc is read, no cookie is kept and no redirect follow
 import logging
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 import httpcore2
@@ -77,7 +78,7 @@ class Http:
 
 
 class _Bounded(httpx2.AsyncBaseTransport):
-    """Fails once an answer has more bytes than the request's extension `bound`."""
+    """Fails once an answer has more bytes than the request's extension `bound`, or an event more than it may."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
@@ -85,25 +86,41 @@ class _Bounded(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._inner.handle_async_request(request)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream, request.extensions["bound"])
+        response.stream = BoundedStream(response.stream, request.extensions["bound"])
         return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
+# What ends an event, but for the line break before it.
+_BLANK = (b"\n\n", b"\n\r\n", b"\r\r")
+
+
+class BoundedStream(httpx2.AsyncByteStream):
+    """A body within its bounds."""
+
     def __init__(self, inner: httpx2.AsyncByteStream, bound: int) -> None:
         self._inner = inner
         self._bound = bound
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._bound
-        async for part in self._inner:
-            left -= len(part)
-            if left < 0:
-                raise ModelFailed(f"its answer is larger than {self._bound} bytes on the wire")
-            yield part
+        left, event, tail = self._bound, 0, b""
+        parts = aiter(self._inner)
+        try:
+            async for part in parts:
+                left -= len(part)
+                if left < 0:
+                    raise ModelFailed(f"its answer is larger than {self._bound} bytes on the wire")
+                seen = tail + part
+                ended = max(map(seen.rfind, _BLANK))
+                event = event + len(part) if ended < 0 else len(seen) - ended
+                if event > MAX_EVENT_BYTES:
+                    raise ModelFailed(f"one event of its answer is larger than {MAX_EVENT_BYTES} bytes")
+                tail = seen[-2:]
+                yield part
+        finally:
+            await _end(parts)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -212,19 +229,34 @@ async def _sent(
     try:
         yield response
     finally:
-        with trio.CancelScope(shield=True), in_words(request.url.host):  # safe to shield: close does not wait
+        with trio.CancelScope(shield=True), suppress(httpx2.HTTPError):  # safe to shield: close does not wait
             await response.aclose()
 
 
-async def _read(response: httpx2.Response, host: str, most: int) -> bytes:
+async def _read(response: httpx2.Response, host: str, most: int, within_s: float = ERROR_S) -> bytes:
     """The beginning of a body."""
-    found = bytearray()
-    with trio.move_on_after(ERROR_S), in_words(host):
-        async for part in response.aiter_raw():
-            found += part
-            if len(found) >= most:
-                break
+    found, parts = bytearray(), response.aiter_raw()
+    try:
+        with trio.move_on_after(within_s), in_words(host):
+            async for part in parts:
+                found += part
+                if len(found) >= most:
+                    break
+    finally:
+        await _end(parts)
     return bytes(found[:most])
+
+
+async def _end(reading: AsyncIterator[object]) -> None:
+    """End a reading of a body, which may be in its middle.
+
+    httpx2 reads through a chain of generators. A cancelled read at its bottom ends them all; closing the first one
+    would leave the others to the garbage collector. What is there already is read first: a piece of the body at most.
+    """
+    with trio.CancelScope(shield=True) as scope, suppress(Exception):  # safe to shield: it is cancelled itself
+        scope.cancel()
+        while await anext(reading, None) is not None:
+            pass
 
 
 def _refused(response: httpx2.Response, body: bytes) -> ModelFailed:
@@ -310,11 +342,9 @@ class Stream:
 
     async def _whole(self) -> None:
         """An answer of a server that does not stream."""
-        body = bytearray()
-        async for part in self._response.aiter_raw():
-            body += part
-            if len(body) > MAX_EVENT_BYTES:
-                raise ModelFailed(f"its answer is larger than {MAX_EVENT_BYTES} bytes")
+        body = await _read(self._response, self._host, MAX_EVENT_BYTES + 1, inf)
+        if len(body) > MAX_EVENT_BYTES:
+            raise ModelFailed(f"its answer is larger than {MAX_EVENT_BYTES} bytes")
         self._ready += self._reader.feed("message", body.decode("utf-8", "replace"))
 
     async def _drain(self) -> None:
@@ -327,5 +357,5 @@ class Stream:
 
     async def aclose(self) -> None:
         """Stop reading."""
-        if isinstance(self._source, AsyncGenerator):
-            await self._source.aclose()
+        if self._source is not None:
+            await _end(self._source)

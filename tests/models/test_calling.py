@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from models_support import (
     HELLO,
+    Pieces,
     answered,
     configured,
     http,
@@ -28,12 +29,14 @@ from engine.config import parse_config
 from engine.egress.secrets import BoundSecret, Vault
 from engine.errors import Code, Problem
 from engine.models.calling import CalledModel
-from engine.models.http import Http
+from engine.models.http import BoundedStream, Http
 from engine.models.retrying import pause_s, retry_after
-from engine.models.shapes import Request, Stopped, Text, TextDelta, Tool, User
+from engine.models.shapes import ModelFailed, Request, Stopped, Text, TextDelta, Tool, User
 
 KEY = "sk-0123456789abcdef"
 GOOD = {"openai": recorded("openai"), "anthropic": recorded("anthropic")}
+# Nothing is left to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 BOTH = pytest.mark.parametrize("api", ["openai", "anthropic"])
 
 
@@ -211,7 +214,7 @@ async def _cut(stream: trio.abc.Stream) -> None:
 async def _flood(stream: trio.abc.Stream) -> None:
     await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
     while True:
-        await stream.send_all(b": nothing but comments\n" * 4096)
+        await stream.send_all(b": nothing but comments\n\n" * 4096)
 
 
 async def _head(stream: trio.abc.Stream) -> None:
@@ -234,7 +237,7 @@ WRONG = {
     "compressed": (http(b"\x1f\x8b", content_encoding="gzip"), "a coding that was not asked for"),
     "no HTTP": (b"220 mail ready\r\n\r\n", "ended in the middle"),
     "a long event": (http(b"data: " + b"x" * 10_000_000 + b"\n\n"), "event of its answer is larger than"),
-    "a long JSON": (http(b'"' + b"x" * 2_000_000 + b'"', kind="application/json"), "larger than 1048576 bytes"),
+    "a long JSON": (http(b'"' + b"x" * 2_000_000 + b'"', kind="application/json"), "is larger than 1048576 bytes"),
     "an endless one": (_flood, "larger than 11534336 bytes on the wire"),
     "an endless head": (_head, "ended in the middle"),
     "refused": (
@@ -326,6 +329,25 @@ async def test_a_certificate_that_is_not_valid_gets_no_key(certificate: tuple[Pa
 
 
 STALLS = '[[reply]]\ntext = "a text that is long enough to stall in the middle of it"\nfault = "stall"\n'
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64])
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r", "\n\r\n"])
+async def test_the_bound_of_an_event_counts_from_the_last_one_however_the_bytes_are_cut(
+    monkeypatch: pytest.MonkeyPatch, size: int, end: str
+) -> None:
+    monkeypatch.setattr("engine.models.http.MAX_EVENT_BYTES", 40)
+    body = f"data: some{end}".encode() * 20
+    for more, fits in ((b"data: " + b"x" * 20, True), (b"data: " + b"x" * 40, False)):
+        whole = body + more
+        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+        stream = BoundedStream(Pieces(pieces), 10_000)
+        try:
+            assert b"".join([piece async for piece in stream]) == whole
+            assert fits
+        except ModelFailed:
+            assert not fits
+
 
 # ---- leaving ---------------------------------------------------------------------------------------------------
 
