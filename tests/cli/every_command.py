@@ -22,11 +22,11 @@ reserve = 0
 [tenants]
 enabled = true
 secrets_key = "{SECRETS_KEY}"
-[connectors.filesystem.docs]
-root = "docs"
 [models.scripted]
 api = "script"
 path = "answers.toml"
+[connectors.filesystem.docs]
+root = "docs"
 """
 LUA = """
 %s = { description = 'D' }
