@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tool": ("tool:app", "List, test, develop and create tools."),
     "chatmd": ("chatmd.command:app", "Check, format and parse documents in ChatMD."),
     "connector": ("knowledge.connector:app", "List, test and create connectors."),
+    "model": ("models.model:app", "List and test models, and serve a scripted one."),
     "test": (
         "test:run_tests",
         "Run the tests of scripts: files *_test.lua, each test in a fresh state of a confined worker.",

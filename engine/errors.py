@@ -42,6 +42,8 @@ class Code(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     CALL_LIMIT = "call_limit"
     POLICY_VIOLATION = "policy_violation"
+    MODEL_LIMIT = "model_limit"
+    MODEL_ERROR = "model_error"
     WORKER_LOST = "worker_lost"
     UNAVAILABLE = "unavailable"
     INTERNAL = "internal"
@@ -95,6 +97,9 @@ CODES: dict[Code, CodeSpec] = {
         CodeSpec(Code.OUTPUT_LIMIT, 500, "script"),
         CodeSpec(Code.CALL_LIMIT, 500, "script"),
         CodeSpec(Code.POLICY_VIOLATION, 500, "script"),
+        CodeSpec(Code.MODEL_LIMIT, 500, "script"),
+        # the model that the operator chose gave no answer, or half of one
+        CodeSpec(Code.MODEL_ERROR, 502, "operator", retry=True),
         CodeSpec(Code.WORKER_LOST, 503, "engine", retry=True),
         CodeSpec(Code.UNAVAILABLE, 503, "engine", retry=True),
         CodeSpec(Code.INTERNAL, 500, "engine", retry=True),

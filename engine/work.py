@@ -153,6 +153,11 @@ WORK: dict[str, WorkSpec] = {
             "the operator: it takes as long as a small request",
         ),
         WorkSpec(
+            "model answer", "one event of a model's answer is parsed",
+            1024 * 1024, 50_000, "engine/models/shapes.py; values by counting before parsing; output_bytes in all",
+            "the operator, whose models these are",
+        ),
+        WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
             "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "

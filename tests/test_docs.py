@@ -97,6 +97,8 @@ def config_keys() -> dict[str, dict[str, Any]]:
                 walk(configuration.OAuthConfig, inner)
             elif inner == "tenants.oauth.issuers":
                 walk(configuration.IssuerConfig, f"{inner}.NAME")
+            elif inner == "models.entries":
+                walk(configuration.ModelEntry, "models.NAME")
             elif inner == "tenants.quota":
                 found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:

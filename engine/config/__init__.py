@@ -12,6 +12,7 @@ from engine.config.entries import (
 )
 from engine.config.errors import ConfigError
 from engine.config.fields import QuotaTable, parse_bind
+from engine.config.language import ModelEntry, ModelsConfig
 from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
 from engine.config.oauth import IssuerConfig, OAuthConfig
 from engine.config.reading import TEMPLATE, LoadedConfig, check_tables, find_config, load_config, parse_config
@@ -28,6 +29,8 @@ __all__ = [
     "IssuerConfig",
     "LimitsConfig",
     "LoadedConfig",
+    "ModelEntry",
+    "ModelsConfig",
     "OAuthConfig",
     "PythonEntry",
     "QuotaTable",

@@ -23,6 +23,7 @@ from engine.config.fields import (
     Text,
     expected,
 )
+from engine.config.language import ModelsConfig
 from engine.config.oauth import OAuthConfig, looks_like_token
 from engine.quota import QUOTAS
 from knowledge.words import DEFAULT_LANGUAGE, LANGUAGES, NO_LANGUAGE
@@ -222,6 +223,7 @@ class Config(Model):
     sandbox: SandboxConfig = SandboxConfig()
     limits: LimitsConfig = LimitsConfig()
     connectors: Connectors = Connectors()
+    models: ModelsConfig = ModelsConfig()
     tools: Tools = Tools()
     agents: Agents = Agents()
     tenants: TenantsConfig = TenantsConfig()

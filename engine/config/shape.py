@@ -75,6 +75,8 @@ def reshape(raw: Table) -> Shape:
         own = {key: limits[key] for key in ("max", "queue_timeout_s") if key in limits}
         tree["limits"] = own | {"defaults": {key: value for key, value in limits.items() if key not in own}}
         shape.origin["limits", "defaults"] = ("limits",)
+    if isinstance(models := tree.get("models"), dict):
+        tree["models"] = _reshape_models(models, shape)
     if isinstance(agents := tree.get("agents"), dict):
         tree["agents"] = _reshape_agents(agents, shape)
     sections: tuple[tuple[str, type[Model]], ...] = (("connectors", Connectors), ("tools", Tools), ("agents", Agents))
@@ -96,6 +98,22 @@ def _code_entries(section: type[Model]) -> Iterator[tuple[str, type[CodeEntry]]]
         _, model = get_args(table.annotation)
         if issubclass(model, CodeEntry):
             yield kind, model
+
+
+def _reshape_models(models: Table, shape: Shape) -> Table:
+    """`default`, and every table as an entry."""
+    found: Table = {key: value for key, value in models.items() if key == "default" and not isinstance(value, dict)}
+    found["entries"] = {}
+    for name, entry in models.items():
+        if name in found and name != "entries":
+            continue
+        if not isinstance(entry, dict):
+            raise unknown_key(("models", name), ["default"])
+        if name == "default":
+            raise Wrong(("models", name), "expected the name of a model, got a table; no model can have this name")
+        found["entries"][name] = entry
+        shape.origin["models", "entries", name] = ("models", name)
+    return found
 
 
 def _reshape_agents(agents: Table, shape: Shape) -> Table:

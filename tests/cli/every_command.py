@@ -22,6 +22,9 @@ reserve = 0
 [tenants]
 enabled = true
 secrets_key = "{SECRETS_KEY}"
+[models.scripted]
+api = "script"
+path = "answers.toml"
 [connectors.filesystem.docs]
 root = "docs"
 """
@@ -109,6 +112,8 @@ LINES: tuple[Line, ...] = (
     _line("connector list"),
     _line("connector test filesystem:docs", varies=True),
     _line("connector init fresh", varies=True),
+    _line("model list"),
+    _line("model test scripted", varies=True),
     _line("test agents", varies=True),
     _line("chatmd check hello.chatmd"),
     _line("chatmd fmt hello.chatmd"),
@@ -120,8 +125,8 @@ LINES: tuple[Line, ...] = (
 
 # Commands that run until they are stopped or measure something, with what holds for them elsewhere.
 APART = {
-    ("serve",), ("demo",), ("agent", "dev"), ("tool", "dev"), ("bench", "run"), ("bench", "http"), ("bench", "mcp"),
-    ("bench", "ramp"), ("bench", "compare"),
+    ("serve",), ("demo",), ("agent", "dev"), ("tool", "dev"), ("model", "stub"), ("bench", "run"), ("bench", "http"),
+    ("bench", "mcp"), ("bench", "ramp"), ("bench", "compare"),
 }  # fmt: skip
 
 
@@ -129,6 +134,7 @@ def begin(folder: Path) -> None:
     """Make a project in which every line can be run."""
     (folder / "engine.toml").write_text(CONFIG)
     (folder / "docs").mkdir()
+    (folder / "answers.toml").write_text('[[reply]]\ntext = "Yes."\n')
     (folder / "docs" / "beta.md").write_text("# Beta\n\nDeployments go out on Tuesdays.\n")
     os.utime(folder / "docs" / "beta.md", (1_700_000_000, 1_700_000_000))
     question = {"id": "1", "question": "deployments", "kind": "exact", "answers": [{"source_id": "beta.md"}]}

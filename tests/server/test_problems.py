@@ -32,6 +32,8 @@ def test_every_code_has_a_status() -> None:
 def test_a_status_says_whose_fault_it_is_and_whether_to_retry(code: Code) -> None:
     spec = code.spec
     match spec.fault:
+        case "operator" if spec.status == 502:  # as a proxy would say of the server behind it
+            assert code is Code.MODEL_ERROR
         case "caller" | "operator":
             assert 400 <= spec.status < 500
         case "script":  # 408 where it took too long, as a proxy would say of a server

@@ -44,6 +44,7 @@ ELSEWHERE = {
     "emitted item": "cli/test_scanning.py",  # only a source's script emits
     "checkpoint": "cli/test_scanning.py",
     "query": "knowledge/test_embedding.py",  # a model and its vectors
+    "model answer": "models/test_wires.py",  # a server of models
 }
 
 

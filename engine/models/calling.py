@@ -1,0 +1,297 @@
+"""Calls of models: whose turn it is, when a call is sent again, how long it may take, and its one line in the log."""
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+import trio
+
+from engine.config import Config, ModelEntry, ModelsConfig
+from engine.egress.redaction import Redactor
+from engine.egress.rules import parse_url
+from engine.egress.secrets import SecretSource
+from engine.errors import Code, LimitUse, Problem
+from engine.models.http import Http, HttpWire
+from engine.models.reserving import Price, tokens_of
+from engine.models.retrying import pause_s
+from engine.models.script import ScriptWire
+from engine.models.shapes import AnswerTooLarge, Event, ModelFailed, Request, Stopped, Usage
+from engine.names import nearest
+from engine.quota import Bucket
+
+log = structlog.get_logger("engine.models")
+
+
+class Wire(Protocol):
+    """How requests reach a model. `url` is where they go, if a key goes along."""
+
+    @property
+    def url(self) -> str | None: ...
+
+    def body(self, request: Request) -> bytes:
+        """The whole body of a request."""
+        ...
+
+    def send(self, request: Request, key: str | None) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """One try. Raises ModelFailed."""
+        ...
+
+
+class _Lane:
+    """The turns of one model, for all tenants: so many calls at once, so many requests a minute."""
+
+    def __init__(self, entry: ModelEntry) -> None:
+        self._places = trio.Semaphore(entry.at_once)
+        per_minute = entry.requests_per_minute
+        self._bucket = None if per_minute is None else Bucket.full(per_minute / 60, per_minute, trio.current_time())
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        async with self._places:
+            yield
+
+    async def pace(self) -> None:
+        """Wait until a request may be sent."""
+        while self._bucket is not None:
+            self._bucket.refill(trio.current_time())
+            if not (wait := self._bucket.wait_s()):
+                self._bucket.take()
+                return
+            await trio.sleep(wait)
+
+
+@dataclass(slots=True)
+class _Served:
+    """One entry, and what all of its calls share."""
+
+    entry: ModelEntry
+    wire: Wire
+    lane: _Lane
+    price: Price | None
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the log says of one call."""
+
+    tries: int = 0
+    outcome: str = "cancelled"
+    usage: Usage | None = None
+
+
+class Models:
+    """The configured models. Made by `open_models`, whose block it does not outlive."""
+
+    def __init__(self, config: Config, secrets: SecretSource, http: Http) -> None:
+        self._http = http
+        self._secrets = secrets
+        self._served: dict[str, _Served] = {}
+        self.use(config)
+
+    def use(self, config: Config) -> None:
+        """Switch to another configuration. Calls under way end as they began; unchanged models keep their turns."""
+        self._config: ModelsConfig = config.models
+        self._wait_s = config.limits.queue_timeout_s
+        before, self._served = self._served, {}
+        for name, entry in config.models.entries.items():
+            kept = before.get(name)
+            self._served[name] = kept if kept is not None and kept.entry == entry else self._made(entry)
+
+    def _made(self, entry: ModelEntry) -> _Served:
+        wire: Wire
+        if entry.api == "script":
+            assert entry.path is not None  # validation says so
+            wire = ScriptWire(entry.path)
+        else:
+            wire = HttpWire(entry, self._http)
+        prices = entry.price
+        price = None if prices is None else Price.of(prices.input, prices.cached_input, prices.output)
+        return _Served(entry, wire, _Lane(entry), price)
+
+    def of(self, tenant: str) -> Mapping[str, ModelEntry]:
+        """The tenant's models, in the order of the file."""
+        return self._config.of(tenant)
+
+    def default_of(self, tenant: str) -> str | None:
+        """The name of the tenant's model where none is named."""
+        return self._config.default_of(tenant)
+
+    def model(self, name: str, tenant: str) -> "CalledModel":
+        """A model for calls of this tenant. Raises Problem not_found."""
+        mine = self.of(tenant)
+        if name not in mine:
+            near = nearest(name, list(mine))
+            hint = f"did you mean {near!r}?" if near else f"models: {', '.join(mine) or 'none'}"
+            raise Problem(Code.NOT_FOUND, f"unknown model {name[:64]!r}; {hint}")
+        return CalledModel(name, tenant, self._served[name], self._secrets, self._wait_s)
+
+
+@dataclass(frozen=True)
+class CalledModel:
+    """A model as one tenant calls it (`engine.models.shapes.Model`)."""
+
+    name: str
+    tenant: str
+    served: _Served = field(repr=False)
+    secrets: SecretSource = field(repr=False)
+    wait_s: float
+
+    @property
+    def entry(self) -> ModelEntry:
+        """Its configuration."""
+        return self.served.entry
+
+    @property
+    def price(self) -> Price | None:
+        """What its tokens cost, if the configuration says so."""
+        return self.served.price
+
+    @property
+    def max_output_tokens(self) -> int:
+        return self.entry.max_output_tokens
+
+    def request_bytes(self, request: Request) -> int:
+        return len(self.served.wire.body(request))
+
+    @asynccontextmanager
+    async def ask(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
+        """As the protocol says. Ends within `timeout_s`, its retries included."""
+        began, account = trio.current_time(), _Account()
+        key: str | None = None
+        try:
+            self._fits(request)
+            key = await self._key()
+            async with self._turn(account), self._within(request, key, account) as events:
+                yield events
+        except ModelFailed as error:
+            account.outcome = "output_limit" if isinstance(error, AnswerTooLarge) else "model_error"
+            code = Code.OUTPUT_LIMIT if isinstance(error, AnswerTooLarge) else Code.MODEL_ERROR
+            text = Redactor([key] if key else ()).text(f"model {self.name!r}: {error}")
+            raise Problem(code, text, retry_after_s=error.retry_after_s) from None
+        except Problem as problem:
+            if not account.tries:
+                account.outcome = problem.code.value
+            raise
+        finally:
+            usage = account.usage or Usage(0, 0, 0)
+            log.info(
+                "model called", model=self.name, tenant=self.tenant, outcome=account.outcome, tries=account.tries,
+                input_tokens=usage.input, cached_tokens=usage.cached, output_tokens=usage.output,
+                seconds=round(trio.current_time() - began, 3),
+            )  # fmt: skip
+
+    @asynccontextmanager
+    async def _turn(self, account: _Account) -> AsyncIterator[None]:
+        """Inside, the model is called. Raises Problem `queue_timeout`."""
+        async with AsyncExitStack() as stack:
+            with trio.move_on_after(self.wait_s) as waiting:
+                await stack.enter_async_context(self.served.lane.turn())
+                await self.served.lane.pace()
+            if waiting.cancelled_caught:
+                raise Problem(
+                    Code.QUEUE_TIMEOUT,
+                    f"model {self.name!r}: no turn came within {self.wait_s:g} s (limits.queue_timeout_s): "
+                    "at_once or requests_per_minute of the model are used up",
+                    retry_after_s=1.0,
+                )
+            yield
+
+    @asynccontextmanager
+    async def _within(
+        self, request: Request, key: str | None, account: _Account
+    ) -> AsyncIterator[AsyncIterator[Event]]:
+        with trio.move_on_after(self.entry.timeout_s) as scope:
+            async with self._tried(request, key, account) as events:
+                yield events
+        if scope.cancelled_caught:
+            raise ModelFailed(f"it takes longer than {self.entry.timeout_s:g} s (timeout_s)")
+
+    @asynccontextmanager
+    async def _tried(self, request: Request, key: str | None, account: _Account) -> AsyncIterator[AsyncIterator[Event]]:
+        """The events of the first try that gives one. A try that fails later is not repeated: its events are used."""
+        while True:
+            account.tries += 1
+            async with AsyncExitStack() as stack:
+                try:
+                    events = await stack.enter_async_context(self.served.wire.send(request, key))
+                    first = await anext(events)
+                except StopAsyncIteration:
+                    failed = ModelFailed("its answer is empty")
+                except ModelFailed as error:
+                    failed = error
+                else:
+                    yield _Watched(first, events, account)
+                    return
+            await self._before_next_try(failed, account)
+
+    async def _before_next_try(self, failed: ModelFailed, account: _Account) -> None:
+        if not failed.again or account.tries > self.entry.retries:
+            raise failed
+        pause = pause_s(account.tries, failed.retry_after_s, random.random())
+        if trio.current_time() + pause >= trio.current_effective_deadline():
+            raise failed
+        await trio.sleep(pause)
+        await self.served.lane.pace()
+
+    def _fits(self, request: Request) -> None:
+        """Raises Problem `model_limit` for an input that the model could not read whole."""
+        bound, tokens = self.entry.context_tokens, tokens_of(self.request_bytes(request))
+        if tokens > bound:
+            raise Problem(
+                Code.MODEL_LIMIT,
+                f"model {self.name!r}: the input has about {tokens:,} tokens; the limit is {bound:,} (context_tokens)",
+                limit=LimitUse("context_tokens", bound, tokens, "count", "engine"),
+            )
+
+    async def _key(self) -> str | None:
+        """The key to send. Raises Problem `unavailable`, which names the setting."""
+        where = f"models.{self.name}.key"
+        if (name := self.entry.secret) is None:
+            return self.entry.key or None
+        vault = await self.secrets.vault(self.tenant)
+        secret, url = vault.secrets.get(name), self.served.wire.url
+        if secret is None or url is None:
+            why = vault.trouble or f"{where} names the secret {name!r}, which the tenant does not have"
+            raise Problem(Code.UNAVAILABLE, f"model {self.name!r}: {why}")
+        if (refused := secret.refusal(parse_url(url))) is not None:
+            raise Problem(Code.UNAVAILABLE, f"model {self.name!r}: {refused} ({where})")
+        value = secret.value.strip()
+        if not value or not all(33 <= ord(character) <= 126 for character in value):
+            raise Problem(Code.UNAVAILABLE, f"model {self.name!r}: the secret {name!r} is not a key ({where})")
+        return value
+
+
+class _Watched:
+    """The events of an answer, as the call's account sees them."""
+
+    def __init__(self, first: Event, rest: AsyncIterator[Event], account: _Account) -> None:
+        self._first: Event | None = first
+        self._rest = rest
+        self._account = account
+
+    def __aiter__(self) -> "_Watched":
+        return self
+
+    async def __anext__(self) -> Event:
+        event, self._first = self._first, None
+        if event is None:
+            event = await anext(self._rest)
+        if isinstance(event, Usage):
+            self._account.usage = event
+        elif isinstance(event, Stopped):
+            self._account.outcome = "ok"
+        return event
+
+
+@asynccontextmanager
+async def open_models(config: Config, secrets: SecretSource, http: Http | None = None) -> AsyncIterator[Models]:
+    """The models of a configuration, until the end of the block. Nothing is connected before the first call."""
+    http = http or Http()
+    try:
+        yield Models(config, secrets, http)
+    finally:
+        with trio.CancelScope(shield=True):  # safe to shield: close does not wait
+            await http.aclose()
