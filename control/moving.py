@@ -8,6 +8,7 @@ copies the knowledge.
 
 import base64
 import binascii
+import errno
 import hashlib
 import io
 import json
@@ -102,7 +103,7 @@ def _add(tar: tarfile.TarFile, name: str, size: int, content: Any) -> None:
 
 
 def copy_database(source: Path, to: Path) -> None:
-    """Copy a snapshot of a SQLite file that others may write to. Only its owner may read `to`."""
+    """Copy a snapshot of a SQLite file that others may write to. Only its owner may read `to`. Raises OSError."""
     to.touch(mode=0o600)
     reading = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
     writing = apsw.Connection(str(to))
@@ -112,6 +113,8 @@ def copy_database(source: Path, to: Path) -> None:
             while not backup.done:
                 backup.step(_PAGES_A_STEP)
         writing.pragma("journal_mode", "delete")  # one file, without a log beside it
+    except apsw.FullError:  # SQLite's own text is "not an error": the system call that failed is not in it
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to)) from None
     finally:
         writing.close()
         reading.close()

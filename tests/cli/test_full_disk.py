@@ -1,6 +1,7 @@
 """A disk that is full is called that by whatever writes to it, and with room the same works."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,8 +25,9 @@ def unshared(*words: str) -> "subprocess.CompletedProcess[str]":
     )
     if permitted.returncode:
         pytest.skip(f"mounting is not permitted here: {permitted.stderr.strip()}")
+    path = os.pathsep.join((PATH, os.environ["PYTHONPATH"]))
     return subprocess.run(
-        ["unshare", "-m", "--", *words], env=inherited() | {"PYTHONPATH": PATH}, capture_output=True,
+        ["unshare", "-m", "--", *words], env=inherited() | {"PYTHONPATH": path}, capture_output=True,
         text=True, check=False, timeout=400,
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def running(*words: str, cwd: Path) -> Iterator["subprocess.Popen[str]"]:
     with warm_start.Popen(
         [sys.executable, *words],
         cwd=cwd,
-        env=environ | {"PYTHONPATH": str(ROOT)},
+        env=environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ["PYTHONPATH"]))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -504,7 +504,7 @@ def project(tmp_path: Path) -> Path:
 
 def environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
-    return {**kept, "PYTHONPATH": str(ROOT)}
+    return {**kept, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ["PYTHONPATH"]))}
 
 
 @dataclass
