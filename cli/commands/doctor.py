@@ -151,8 +151,8 @@ async def _check_store(report: _Report, config: Config) -> None:
         )  # fmt: skip
         if late is not None:
             report.warnings.append(late)
-        elif source.last_error is not None:
-            report.warnings.append(f"{source.source}: {source.notes}")
+        elif source.last_error is not None and (said := f"{source.source}: {source.notes}") not in report.warnings:
+            report.warnings.append(said)
 
 
 async def _check_tenants_stores(report: _Report, path: Path) -> None:

@@ -230,6 +230,8 @@ def _show_sources(found: Sequence[SourceInfo]) -> None:
         if source.untrusted:
             _say_wrapped(f"{source.source}: untrusted: strangers can write its documents")
         for item in source.skipped[:_SKIPPED_SHOWN]:
+            if item.reason == source.last_error:  # why the source could not be read, which notes have
+                continue
             _say_wrapped(f"{source.source}: skipped {item.source_id}: {item.reason}")
         if (more := len(source.skipped) + source.skipped_more - _SKIPPED_SHOWN) > 0:
             _say_wrapped(f"{source.source}: skipped {more:,} more (--json lists the first 20)")

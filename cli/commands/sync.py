@@ -25,7 +25,7 @@ from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError, Source
 from knowledge.embed import EmbedReport, embed_pending
-from knowledge.embedding import Embedder
+from knowledge.embedding import Embedder, EmbeddingError, checked
 from knowledge.embedding.static import StaticEmbedder
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import StoreError
@@ -422,6 +422,7 @@ async def _embed(config: ConfigPath, tenant: str, as_json: bool, *, again: bool)
         if made is None:
             raise Exit(UNUSABLE, "no embedder is configured ([embedding] provider is 'disabled')")
         if again:
+            await _require_a_vector(made.current)
             async with store.embedding_lock():
                 await store.remove_vectors()
         report = await embed_pending(store, made.current, batch_size=embedding.batch_size)
@@ -430,6 +431,14 @@ async def _embed(config: ConfigPath, tenant: str, as_json: bool, *, again: bool)
     else:
         _show_vectors(report)
     return FAILED if report.failed else OK
+
+
+async def _require_a_vector(embedder: Embedder) -> None:
+    """Raises Exit where it makes none: the vectors there are must not be removed for it."""
+    try:
+        checked(await embedder.embed(("a text to try it with",)), 1, embedder.model)
+    except EmbeddingError as error:
+        raise Exit(FAILED, f"{error}; the vectors stay as they are") from None
 
 
 def _show_vectors(report: EmbedReport) -> None:

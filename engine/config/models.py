@@ -51,7 +51,7 @@ class ChunkingConfig(Model):
 
 def _language(value: str) -> str:
     if value != NO_LANGUAGE and value not in LANGUAGES:
-        raise PydanticCustomError("phrase", f"expected none or one of {', '.join(LANGUAGES)}")
+        raise PydanticCustomError("choice", f"expected none or one of {', '.join(LANGUAGES)}")
     return value
 
 
@@ -60,7 +60,7 @@ EMBEDDERS = ("auto", "static", "disabled", "local", "openai", "ollama", "path")
 
 def _embedder(value: str) -> str:
     if value not in EMBEDDERS:
-        raise PydanticCustomError("phrase", f"expected one of {', '.join(EMBEDDERS)}")
+        raise PydanticCustomError("choice", f"expected one of {', '.join(EMBEDDERS)}")
     return value
 
 
@@ -107,12 +107,17 @@ class EmbeddingConfig(Model):
 
     @model_validator(mode="after")
     def _services_need_a_model(self) -> "EmbeddingConfig":
-        missing = [name for name in ("model", "dims") if getattr(self, name) is None]
+        needed = {"model": "the name of a model", "dims": "the length of its vectors"}
+        missing = [name for name in needed if getattr(self, name) is None]
         if self.provider in ("openai", "ollama") and missing:
             raise PydanticCustomError(
                 "phrase",
-                "{provider} needs {missing}: the name of a model and the length of its vectors",
-                {"provider": self.provider, "missing": " and ".join(missing)},
+                "{provider} needs {missing}: {meaning}",
+                {
+                    "provider": self.provider,
+                    "missing": " and ".join(missing),
+                    "meaning": " and ".join(needed[name] for name in missing),
+                },
             )
         if self.provider == "path" and self.path is None:
             raise PydanticCustomError("phrase", "path needs path: the folder of a model")

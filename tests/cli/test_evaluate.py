@@ -90,7 +90,7 @@ def test_what_is_no_earlier_result_is_refused(filled: Any, tmp_path: Path, first
     write(tmp_path / "questions.jsonl", first)
     (tmp_path / "before.json").write_text(text)
     ended = filled("eval", "questions.jsonl", "--against", "before.json")
-    assert (ended.code, ended.err) == (2, "error: before.json: is no result of engine eval --json\n")
+    assert (ended.code, ended.err) == (2, "error: before.json is not a result of engine eval --json\n")
 
 
 def test_a_mistake_in_the_questions_is_named_with_its_line(filled: Any, tmp_path: Path) -> None:

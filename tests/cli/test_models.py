@@ -42,6 +42,20 @@ def test_a_sync_makes_vectors_with_the_model_of_a_folder_tells_so_and_searches_f
     assert psutil.Process().children(recursive=True) == []
 
 
+def test_vectors_are_not_removed_for_a_service_that_makes_none(
+    configured: None, engine: Engine, tmp_path: Path
+) -> None:
+    assert engine("sync", "all").code == 0
+    text = (tmp_path / "engine.toml").read_text()
+    service = 'provider = "ollama"\nmodel = "m"\ndims = 4\nurl = "http://127.0.0.1:9"\nmax_retries = 0'
+    (tmp_path / "engine.toml").write_text(text.replace('provider = "path"', service))
+    ended = engine("embed", "rebuild")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith("; the vectors stay as they are\n")
+    (tmp_path / "engine.toml").write_text(text)
+    assert engine("search", "star", "--mode", "semantic", "--json").json["results"][0]["source_id"] == "sky.md"
+
+
 def test_doctor_starts_the_model_proves_its_layers_and_says_where_the_folder_is_wrong(
     configured: None, engine: Engine, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """What is wrong with a source, a store and the files beside it is told before anything is synchronised or searched."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,39 @@ def test_the_table_of_sources_says_what_a_person_needs_in_a_hundred_columns(engi
     assert rows["filesystem:a-source-with-a-long-name"] == ["FAILED", "false", "0", "0", "0", "never"]
     assert max(map(len, lines)) <= 100
     told = " ".join(" ".join(lines[3:]).split())
+    warnings = engine("doctor", "--json").json["warnings"]
+    assert [each for each in warnings if each.startswith("filesystem:a-source")] == [
+        "filesystem:a-source-with-a-long-name: its root folder cannot be reached: No such file or directory"
+    ]
     assert "filesystem:a-source-with-a-long-name: its root folder cannot be reached" in told
     assert "filesystem:docs: skipped bad0.md: not UTF-8 (byte 0)" in told
     assert "filesystem:docs: skipped 2 more" in told
+
+
+def test_a_site_that_cannot_be_reached_is_told_once(engine: Engine, tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and nothing listens
+        port = held.getsockname()[1]
+        configure(tmp_path, {"web:site": f'urls = ["http://127.0.0.1:{port}/"]'})
+        assert engine("sync", "all").code == 1
+        tried = engine("connector", "test", "web:site")
+    told = " ".join(engine("sources").out.split())
+    assert told.count(f"does not accept connections at port {port}") == 1
+    assert "web:site: the last sync failed: its robots.txt cannot be read" in told
+    assert (tried.code, "; a failed scan; nothing was written\n" in tried.out) == (1, True)
+
+
+def test_a_test_of_a_connector_counts_unread_files_as_skipped_and_not_as_more(engine: Engine, tmp_path: Path) -> None:
+    configure(tmp_path, {"filesystem:docs": 'root = "docs"'})
+    (tmp_path / "docs").mkdir()
+    for name in ("a.md", "z.md"):
+        (tmp_path / "docs" / name).write_text("alpha")
+    (tmp_path / "docs/bad.md").write_bytes(b"\xff\xfe")
+    tried = engine("connector", "test", "filesystem:docs").out
+    assert "more item" not in tried
+    assert tried.endswith("3 items, 1 skipped, 0 deleted; the whole source; nothing was written\n")
+    assert "and 2 more items\n" in engine("connector", "test", "filesystem:docs", "--limit", "1").out
+    assert "unread" not in engine("connector", "test", "filesystem:docs", "--json").json
 
 
 def test_doctor_tells_of_each_source_when_it_was_synchronised_and_which_are_late(

@@ -306,7 +306,7 @@ def test_another_embedding_provider_is_accepted_by_the_model():
     ("text", "said"),
     [
         ('provider = "openai"', "embedding: openai needs model and dims"),
-        ('provider = "ollama"\nmodel = "m"', "embedding: ollama needs dims"),
+        ('provider = "ollama"\nmodel = "m"', "embedding: ollama needs dims: the length of its vectors"),
         ("dims = 16385", "embedding.dims: expected at most 16384"),
         ('url = "ftp://x"', "embedding.url: expected the address of a service: the scheme must be http or https"),
         (
@@ -331,8 +331,21 @@ def test_the_key_of_an_embedding_service_is_not_printed():
 
 
 def test_a_misspelled_embedding_provider_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match="expected one of auto, static, disabled"):
+    with pytest.raises(ConfigError, match=r"expected one of auto, static, disabled.*, got 'sttaic'"):
         parsed('[embedding]\nprovider = "sttaic"')
+
+
+def test_a_language_that_is_not_known_is_shown_with_those_there_are():
+    with pytest.raises(ConfigError, match=r"retrieval.language: expected none or one of ar, .*, yi, got 'english'"):
+        parsed('[retrieval]\nlanguage = "english"')
+
+
+@pytest.mark.parametrize("key", ["[embedding]\nprovider", "[retrieval]\nlanguage"])
+def test_a_refused_choice_that_came_from_the_environment_is_not_shown(key):
+    with pytest.raises(ConfigError) as error:
+        parse_config(f'{key} = "${{KEY}}"', environ={"KEY": "geheim"}, cwd=Path("/"))
+    assert "'${KEY}'" in str(error.value)
+    assert "geheim" not in str(error.value)
 
 
 def test_the_template_loads_as_it_stands_and_with_every_line_uncommented():

@@ -339,7 +339,7 @@ async def test_a_pass_that_is_cancelled_goes_on_where_it_was(store: SqliteStore,
             if report.embedded == 4:
                 scope.cancel()
 
-        await embed_pending(store, letters, on_progress=stop)
+        await embed_pending(store, letters, batch_size=1, on_progress=stop)
     assert len(letters.asked) == 4
     assert await embed_pending(store, letters) == EmbedReport(embedded=5)
     assert len(letters.asked) == 9

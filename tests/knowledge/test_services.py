@@ -182,6 +182,34 @@ async def test_models_that_shorten_their_vectors_are_asked_to_and_an_address_may
         assert "dimensions" not in server.requests[-1][2]
 
 
+@pytest.mark.parametrize("kind", ["openai", "ollama"])
+async def test_texts_of_several_documents_are_one_request_and_a_refused_one_costs_no_other_its_vectors(
+    kind: str, tmp_path: Path
+) -> None:
+    async with serving(kind) as server, opened(server) as made, open_store(tmp_path / "a.sqlite", create=True) as store:
+        names = [f"{n:02}.md" for n in range(20)]
+        bodies = {name: (f"first {name}", f"second {name}", "shared") for name in names}
+        batch = [
+            NewDocument(source_id=name, body="".join(each), chunks=each, digest=name) for name, each in bodies.items()
+        ]
+        await store.apply(Batch(source="filesystem:docs", upserts=batch))
+
+        def does(texts: Sequence[str]) -> bytes | None:
+            return failing(400)(texts) if any("first 13.md" in text for text in texts) else server.good(texts)
+
+        server.always = does
+        report = await embed_pending(store, made.current, batch_size=16)
+        assert (report.embedded, report.failed, report.pending) == (19, 1, 1)
+        sizes = [len(body["input"]) for _, _, body in server.requests]
+        assert max(sizes) in (15, 16)  # the next document has more texts than there is room for
+        assert len(sizes) < 20
+        server.always, before = None, len(sizes)
+        report = await embed_pending(store, made.current, batch_size=16)
+        assert (report.embedded, report.failed, report.pending, len(server.requests)) == (1, 0, 0, before + 1)
+        stats = await store.stats(EVERYTHING)
+        assert sum(source.embedded for source in stats.sources) == stats.chunks == 60
+
+
 # ---- services that misbehave ----------------------------------------------------------------------------------------
 
 

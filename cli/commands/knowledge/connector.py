@@ -89,10 +89,11 @@ def _place(loaded: LoadedConfig, label: str) -> str:
 
 @dataclass(slots=True)
 class _Tried:
-    """What a source gave."""
+    """What a source gave. `unread` is how many of `found` are among `skipped`."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     found: int = 0
+    unread: int = 0
     deleted: list[str] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
     checkpoint: Any = None
@@ -146,7 +147,9 @@ async def try_out(
         async with open_extractor(loaded.config) as extractor:
             tried = await _try(_made(tested, label, None, who, extractor), limit, None)
     if as_json:
-        say_json({"source": label, **asdict(tried)})
+        answer = asdict(tried)
+        del answer["unread"]
+        say_json({"source": label, **answer})
     else:
         _show(label, tried)
     return FAILED if tried.error else OK
@@ -198,6 +201,7 @@ async def _try(source: Source, limit: int, checkpoint: str | None) -> _Tried:
                 await _read(reading, tried, limit)
     except ConnectorError as error:
         tried.error = str(error)
+        tried.complete = False
     if isinstance(source, ScriptSource) and tried.checkpoint is not None:
         tried.checkpoint = source.loaded(tried.checkpoint)
     return tried
@@ -243,6 +247,7 @@ async def _read(connector: Connector, tried: _Tried, limit: int) -> None:
                 try:
                     tried.take(entry, await connector.read(entry), limit)
                 except Unreadable as error:
+                    tried.unread += 1
                     tried.skip(entry.source_id, str(error))
         else:
             tried.complete = False
@@ -256,8 +261,8 @@ def _show(label: str, tried: _Tried) -> None:
         say(f"    {', '.join(one_line(each) for each in about if each)}")
         excerpt = one_line(item["body"][:_EXCERPT])
         say(f'    "{excerpt}{"…" if len(item["body"]) > _EXCERPT else ""}"')
-    if tried.found > len(tried.items):
-        say(f"and {plural(tried.found - len(tried.items), 'more item')}")
+    if (more := tried.found - len(tried.items) - tried.unread) > 0:
+        say(f"and {plural(more, 'more item')}")
     for each in tried.skipped:
         say(f"skipped {one_line(each['source_id'])}: {one_line(each['reason'])}")
     for source_id in tried.deleted:
@@ -265,7 +270,8 @@ def _show(label: str, tried: _Tried) -> None:
     if tried.checkpoint is not None:
         say(f"checkpoint: {json.dumps(tried.checkpoint, ensure_ascii=False)}")
     counts = (plural(tried.found, "item"), f"{len(tried.skipped)} skipped", f"{len(tried.deleted)} deleted")
-    say(f"{', '.join(counts)}; {'the whole source' if tried.complete else 'a part of the source'}; nothing was written")
+    extent = "the whole source" if tried.complete else "a part of the source"
+    say(f"{', '.join(counts)}; {'a failed scan' if tried.error else extent}; nothing was written")
     if tried.error:
         note(f"error: {label}: {one_line(tried.error)}")
 

@@ -81,7 +81,7 @@ def _before(file: Path | None) -> Mapping[str, Any] | None:
             ):
                 raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise Exit(UNUSABLE, f"{file}: is no result of engine eval --json") from None
+        raise Exit(UNUSABLE, f"{file} is not a result of engine eval --json") from None
     found: Mapping[str, Any] = modes
     return found
 
