@@ -11,6 +11,7 @@ from agents.documents import answered
 from agents.tool import Called, ToolInfo
 from engine.bridge import knowledge
 from engine.errors import Code, Problem
+from engine.tenant import Tenant
 from knowledge.access import Reader
 from knowledge.store import (
     DEFAULT_PASSAGE_TOKENS,
@@ -21,6 +22,7 @@ from knowledge.store import (
     Mode,
     Store,
 )
+from storage.metering import metered
 
 T = TypeVar("T")
 
@@ -222,10 +224,21 @@ class BuiltinTool:
     info: ToolInfo
     _store_of: Callable[[str], Store]
     _answer: Callable[[Store, Mapping[str, Any], Reader], Awaitable[dict[str, Any]]]
+    _charge: Callable[[Tenant, float], None]
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
-        """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store)."""
-        return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
+        """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store).
+
+        What the store computes is charged to the run that calls, else to the tenant.
+        """
+        with metered() as meter:
+            try:
+                return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
+            finally:
+                if call.inside is not None:
+                    call.inside.worked(meter.take())
+                else:
+                    self._charge(call.tenant, meter.take())
 
 
 def _search_by(mode: Mode) -> ToolInfo:
@@ -236,9 +249,15 @@ def _search_by(mode: Mode) -> ToolInfo:
 
 
 def builtin_tools(
-    store_of: Callable[[str], Store], *, default_limit: int, default_mode: Mode = "keyword"
+    store_of: Callable[[str], Store],
+    *,
+    charge: Callable[[Tenant, float], None],
+    default_limit: int,
+    default_mode: Mode = "keyword",
 ) -> tuple[BuiltinTool, ...]:
-    """The three tools. `store_of` returns the store of a tenant; the defaults are those of `[retrieval]`."""
+    """The three tools. `store_of` returns the store of a tenant, `charge` takes CPU seconds that it used; the defaults
+    are those of `[retrieval]`.
+    """
 
     async def search(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if not params["query"].strip():
@@ -267,7 +286,7 @@ def builtin_tools(
         return {"sources": [knowledge.source_as_json(source) for source in found]}
 
     answers = ((_search_by(default_mode), search), (GET, get), (SOURCES, sources))
-    return tuple(BuiltinTool(info, store_of, answer) for info, answer in answers)
+    return tuple(BuiltinTool(info, store_of, answer, charge) for info, answer in answers)
 
 
 def _unknown(params: Mapping[str, Any]) -> tuple[str, ...]:
