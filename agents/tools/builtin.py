@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +23,6 @@ from knowledge.store import (
     Mode,
     Store,
 )
-from storage.metering import metered
 
 T = TypeVar("T")
 
@@ -231,14 +231,9 @@ class BuiltinTool:
 
         What the store computes is charged to the run that calls, else to the tenant.
         """
-        with metered() as meter:
-            try:
-                return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
-            finally:
-                if call.inside is not None:
-                    call.inside.worked(meter.take())
-                else:
-                    self._charge(call.tenant, meter.take())
+        charge = partial(self._charge, call.tenant) if call.inside is None else call.inside.worked
+        with knowledge.charging(charge):
+            return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
 
 
 def _search_by(mode: Mode) -> ToolInfo:

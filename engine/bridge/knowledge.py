@@ -83,7 +83,7 @@ def functions(
             return []
         try:
             request, query = context.request, search_query(arguments, default_limit, default_mode)
-            with _charged(context):
+            with charging(context.worked):
                 answer = await store_of(request.tenant.id).search(query, request.reader)
         except (ValueError, EmbeddingsDisabled, StoreError) as error:
             raise CallRefused(str(error)) from None
@@ -96,7 +96,7 @@ def functions(
     async def get(context: HostContext, arguments: GetArguments) -> dict[str, Any]:
         try:
             request = context.request
-            with _charged(context):
+            with charging(context.worked):
                 document = await store_of(request.tenant.id).get(arguments.id, request.reader)
         except StoreError as error:
             raise CallRefused(str(error)) from None
@@ -112,7 +112,7 @@ def functions(
     async def sources(context: HostContext, arguments: NoArguments) -> list[dict[str, Any]]:
         try:
             request = context.request
-            with _charged(context):
+            with charging(context.worked):
                 found = await store_of(request.tenant.id).sources(request.reader)
             # `name` is what context-harness calls the label.
             return [{"name": source.source, **_without_nulls(source_as_json(source))} for source in found]
@@ -127,13 +127,13 @@ def functions(
 
 
 @contextmanager
-def _charged(context: HostContext) -> Iterator[None]:
-    """Charge the run for what the store computes for it."""
+def charging(charge: Callable[[float], None]) -> Iterator[None]:
+    """Call `charge` with the CPU seconds of what the store, and its embedder, compute inside the block."""
     with metered() as meter:
         try:
             yield
         finally:
-            context.worked(meter.take())
+            charge(meter.take())
 
 
 def search_query(arguments: SearchArguments, default_limit: int, default_mode: Mode = "keyword") -> SearchQuery:
