@@ -284,8 +284,9 @@ async def open_service(
                 engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.label, call))
             retrieval = config.retrieval
             builtin = builtin_tools(
-                stores.store_of, default_limit=retrieval.final_limit, default_mode=retrieval.default_mode
-            )
+                stores.store_of, charge=engine.charge,
+                default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
+            )  # fmt: skip
             given = Given(builtin, agents, tools)
             service = Service(loaded, engine, store, stores, registry, given, control, kv)
             await service.load_again(loaded)

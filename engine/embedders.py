@@ -35,6 +35,8 @@ from sandbox.wire.embedding import MAX_PIECES, MAX_TEXTS
 _RUNTIME = "onnxruntime"
 # Where the environment has the key of a service that the configuration has none for, as in ctx.
 OPENAI_KEY = "OPENAI_API_KEY"
+# Queries of one tenant that are embedded at once: by a model, which takes one after the other; by a service.
+_AT_ONCE, _ASKED_AT_ONCE = 2, 16
 
 
 _NOT_INSTALLED = "the model needs the extra `embedding`, which is not installed"
@@ -112,7 +114,7 @@ async def open_embedders(
             else:
                 given = os.environ if environ is None else environ
                 current = await stack.enter_async_context(_service(config.embedding, given))
-        yield Embedders(current, before, query_s)
+        yield Embedders(current, before, query_s, _ASKED_AT_ONCE if name in ("openai", "ollama") else _AT_ONCE)
 
 
 @asynccontextmanager

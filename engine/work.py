@@ -150,7 +150,7 @@ WORK: dict[str, WorkSpec] = {
         WorkSpec(
             "query", "the words of a search by meaning are cut in pieces and become a vector",
             8_000, 2_000, "knowledge/embedding: 2,000 characters; in a thread; 2 s; an embedder's answer by its dims",
-            "the operator: it takes as long as a small request",
+            "the tenant's CPU seconds",
         ),
         WorkSpec(
             "model answer", "one event of a model's answer is parsed",

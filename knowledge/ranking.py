@@ -35,6 +35,11 @@ class Term:
     def any(self) -> str:
         return " OR ".join(self.expressions)
 
+    @property
+    def half(self) -> bool:
+        """Whether it may go on: FTS5 collects all rows of all such words before it has the first."""
+        return any(expression.endswith((" *", " *)")) for expression in self.expressions)
+
 
 @dataclass(frozen=True, slots=True)
 class MatchQuery:

@@ -254,7 +254,7 @@ class Store(Protocol):
     async def sources(self, reader: Reader) -> tuple[SourceInfo, ...]:
         """Every source with documents or configuration, sorted by label.
 
-        Without the sources that have documents of which none may be read, and those whose labels the reader lacks.
+        Without the sources whose labels the reader lacks, and those not configured of which it may read no document.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from agents.documents import answered
 from agents.tool import Called, ToolInfo
 from engine.bridge import knowledge
 from engine.errors import Code, Problem
+from engine.tenant import Tenant
 from knowledge.access import Reader
 from knowledge.store import (
     DEFAULT_PASSAGE_TOKENS,
@@ -222,10 +224,16 @@ class BuiltinTool:
     info: ToolInfo
     _store_of: Callable[[str], Store]
     _answer: Callable[[Store, Mapping[str, Any], Reader], Awaitable[dict[str, Any]]]
+    _charge: Callable[[Tenant, float], None]
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
-        """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store)."""
-        return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
+        """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store).
+
+        What the store computes is charged to the run that calls, else to the tenant.
+        """
+        charge = partial(self._charge, call.tenant) if call.inside is None else call.inside.worked
+        with knowledge.charging(charge):
+            return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
 
 
 def _search_by(mode: Mode) -> ToolInfo:
@@ -236,9 +244,15 @@ def _search_by(mode: Mode) -> ToolInfo:
 
 
 def builtin_tools(
-    store_of: Callable[[str], Store], *, default_limit: int, default_mode: Mode = "keyword"
+    store_of: Callable[[str], Store],
+    *,
+    charge: Callable[[Tenant, float], None],
+    default_limit: int,
+    default_mode: Mode = "keyword",
 ) -> tuple[BuiltinTool, ...]:
-    """The three tools. `store_of` returns the store of a tenant; the defaults are those of `[retrieval]`."""
+    """The three tools. `store_of` returns the store of a tenant, `charge` takes CPU seconds that it used; the defaults
+    are those of `[retrieval]`.
+    """
 
     async def search(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
         if not params["query"].strip():
@@ -267,7 +281,7 @@ def builtin_tools(
         return {"sources": [knowledge.source_as_json(source) for source in found]}
 
     answers = ((_search_by(default_mode), search), (GET, get), (SOURCES, sources))
-    return tuple(BuiltinTool(info, store_of, answer) for info, answer in answers)
+    return tuple(BuiltinTool(info, store_of, answer, charge) for info, answer in answers)
 
 
 def _unknown(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ The builtin tools of the same names use the same functions, so their answers are
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from knowledge.store import (
     StoreError,
 )
 from knowledge.times import canonical_time
+from storage.metering import metered
 
 SEARCH, GET, SOURCES = "context.search", "context.get", "context.sources"
 GRANTS = frozenset({SEARCH, GET, SOURCES})
@@ -81,7 +83,8 @@ def functions(
             return []
         try:
             request, query = context.request, search_query(arguments, default_limit, default_mode)
-            answer = await store_of(request.tenant.id).search(query, request.reader)
+            with charging(context.worked):
+                answer = await store_of(request.tenant.id).search(query, request.reader)
         except (ValueError, EmbeddingsDisabled, StoreError) as error:
             raise CallRefused(str(error)) from None
         for warning in (*limit_warnings(arguments), *answer.warnings):
@@ -93,7 +96,8 @@ def functions(
     async def get(context: HostContext, arguments: GetArguments) -> dict[str, Any]:
         try:
             request = context.request
-            document = await store_of(request.tenant.id).get(arguments.id, request.reader)
+            with charging(context.worked):
+                document = await store_of(request.tenant.id).get(arguments.id, request.reader)
         except StoreError as error:
             raise CallRefused(str(error)) from None
         if document is None:
@@ -108,7 +112,8 @@ def functions(
     async def sources(context: HostContext, arguments: NoArguments) -> list[dict[str, Any]]:
         try:
             request = context.request
-            found = await store_of(request.tenant.id).sources(request.reader)
+            with charging(context.worked):
+                found = await store_of(request.tenant.id).sources(request.reader)
             # `name` is what context-harness calls the label.
             return [{"name": source.source, **_without_nulls(source_as_json(source))} for source in found]
         except StoreError as error:
@@ -119,6 +124,16 @@ def functions(
         HostFunction(GET, GetArguments, get),
         HostFunction(SOURCES, NoArguments, sources),
     )
+
+
+@contextmanager
+def charging(charge: Callable[[float], None]) -> Iterator[None]:
+    """Call `charge` with the CPU seconds of what the store, and its embedder, compute inside the block."""
+    with metered() as meter:
+        try:
+            yield
+        finally:
+            charge(meter.take())
 
 
 def search_query(arguments: SearchArguments, default_limit: int, default_mode: Mode = "keyword") -> SearchQuery:

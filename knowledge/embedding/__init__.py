@@ -43,12 +43,14 @@ class Embedder(Protocol):
 class Embedders:
     """The embedder of the configuration, and those whose vectors a store may still hold from before a change of it.
 
-    A search waits `query_s` for one of them.
+    A search waits `query_s` for one of them. Of one store it has `at_once` queries, so that a tenant with many does not
+    take the time of the others' away; further ones wait.
     """
 
     current: Embedder
     others: Sequence[Embedder] = ()
     query_s: float = QUERY_S
+    at_once: int = 2
 
     def of(self, model: Model) -> Embedder | None:
         """The embedder that makes vectors of this model."""

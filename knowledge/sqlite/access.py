@@ -68,7 +68,7 @@ def _meets(index: int) -> str:
 
 
 def shown(reader: Reader, configured: SourceAccess, source: str) -> bool:
-    """Whether the reader may know of a configured source without documents."""
+    """Whether the reader may know of a configured source of which it sees no document."""
     return reader.may_read(source) and configured.sources.get(source, PUBLIC).open_to(reader)
 
 

@@ -3,6 +3,7 @@
 Everything is counted among the documents that were searched, so that none of the others has an effect on it.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import apsw
@@ -40,18 +41,26 @@ class Words:
             rows(db, f"SELECT count(*) FROM ({counted})", {"term": term, **among.bindings})[0][0]
             for term in match.required
         ]
+        # Of a word that may go on: all chunks that have it, as a look at some of them takes as long.
+        self._all: dict[str, list[int]] = {}
 
     def of(self, first: int, last: int) -> list[fusion.Word]:
         """Each word, and whether one of the chunks from `first` to `last` has it."""
-        inside = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
         return [
-            fusion.Word(
-                df,
-                fusion.weight(df, self.chunks),
-                df > 0 and bool(rows(self._db, inside, (term, first, last))),
-            )
-            for term, df in zip(self._match.required, self._df, strict=True)
+            fusion.Word(df, fusion.weight(df, self.chunks), df > 0 and self._inside(term, first, last))
+            for term, df in zip(self._match.terms, self._df, strict=True)
         ]
+
+    def _inside(self, term: ranking.Term, first: int, last: int) -> bool:
+        if not term.half:
+            sql = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
+            return bool(rows(self._db, sql, (term.any, first, last)))
+        if term.any not in self._all:
+            sql = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid"
+            self._all[term.any] = [chunk for (chunk,) in rows(self._db, sql, (term.any,))]
+        chunks = self._all[term.any]
+        place = bisect_left(chunks, first)
+        return place < len(chunks) and chunks[place] <= last
 
     def explained(self, document: int) -> tuple[ExplainedWord, ...]:
         """Each word, and whether the document has it, as it is shown."""

@@ -236,7 +236,7 @@ class _Search:
 
     def _with(self, term: ranking.Term, known: Sequence[int] | None) -> list[int]:
         """The documents that hold a word, of all or of those known."""
-        if known is not None and len(known) <= _FEW_DOCUMENTS:
+        if known is not None and len(known) <= _FEW_DOCUMENTS and not term.half:
             sql = "SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT 1"
             return [n for n in known if rows(self._db, sql, (term.any, *chunk_range(n)))]
         among = "" if known is None else f"AND +rowid >> {CHUNK_BITS} {_KNOWN}"

@@ -1,6 +1,7 @@
 """Search by meaning, and by meaning and words together. In a connection's thread, inside one snapshot."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -178,10 +179,12 @@ class _Near:
         """Of the `wanted` nearest units: the nearest chunk and its cosine."""
         depth = 4 * wanted
         while True:
-            places = self._first(depth)
+            places, bound = self._first(depth)
             found = self._best(places)
             kept = self._unit.bounded(found)
-            if len(kept) >= wanted or len(places) == len(self._numbers):
+            if len(places) == len(self._numbers) or (
+                len(kept) >= wanted and found[kept[wanted - 1]][1] > bound + _EQUAL / 2
+            ):
                 return {key: found[key] for key in kept[:wanted]}
             depth *= 4
 
@@ -213,14 +216,16 @@ class _Near:
         (places,) = np.nonzero(self._documents == document)
         return list(dict.fromkeys((first, *(chunk for chunk, _ in self._sorted(self._live(places))))))
 
-    def _first(self, depth: int) -> Integers:
-        """The nearest windows, in no order, and those that are as near as the last of them."""
+    def _first(self, depth: int) -> tuple[Integers, float]:
+        """The nearest windows, in no order, and those that may be equal to the last of them; and a cosine that all
+        others are below, but for the last digits.
+        """
         count = len(self._cosines)
         if depth >= count:
-            return np.arange(count)
-        bound = np.partition(self._cosines, count - depth)[count - depth]
+            return np.arange(count), -math.inf
+        bound = float(np.partition(self._cosines, count - depth)[count - depth]) - _EQUAL
         (places,) = np.nonzero(self._cosines >= bound)
-        return places
+        return places, bound
 
     def _live(self, places: Integers) -> Integers:
         """Those that the store still has."""

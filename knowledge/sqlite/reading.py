@@ -65,7 +65,7 @@ WHERE c.chunk BETWEEN ? AND ? ORDER BY c.chunk
 
 _SOURCES = """
 SELECT s.label, count(d.n), coalesce(sum(d.chunk_count), 0), s.last_sync, s.last_error, y.skipped, y.skipped_count,
-    y.next_sync, EXISTS (SELECT 1 FROM documents o WHERE o.source = s.n)
+    y.next_sync
 FROM sources s LEFT JOIN documents d ON d.source = s.n AND ({seen}) LEFT JOIN syncs y ON y.source = s.n GROUP BY s.n
 """
 
@@ -257,12 +257,12 @@ def get(db: apsw.Connection, document_id: str, seen: Condition) -> CachedDocumen
 
 def sources(db: apsw.Connection, seen: Condition) -> tuple[tuple[Any, ...], ...]:
     """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
-    many, next sync, chunks with vectors; and whether it has any documents, counted or not.
+    many, next sync, chunks with vectors.
     """
     with db:
         embedded = vectors.embedded(db, seen)
         found = rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings))
-    return tuple((*row, embedded.get(row[0], 0), some) for *row, some in found)
+    return tuple((*row, embedded.get(row[0], 0)) for row in found)
 
 
 def listed(db: apsw.Connection, after: tuple[str, str], limit: int, seen: Condition) -> tuple[Listed, ...]:

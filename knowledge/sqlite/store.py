@@ -208,6 +208,7 @@ class SqliteStore:
         self._embedders = embedders
         self._settings = settings
         self._queries = QueryVectors()
+        self._asking = trio.Semaphore(embedders.at_once if embedders else 1)
         self._vectors: Sidecar | None = None  # opened by the first search by meaning
 
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
@@ -335,7 +336,8 @@ class SqliteStore:
         """The vector of a query. Raises EmbeddingError."""
         vector = self._queries.get(reader, embedder.model, text)
         if vector is None:
-            (vector,) = checked(await embedder.embed((text,)), 1, embedder.model)
+            async with self._asking:
+                (vector,) = checked(await embedder.embed((text,)), 1, embedder.model)
             self._queries.keep(reader, embedder.model, text, vector)
         return vector
 
@@ -367,13 +369,10 @@ class SqliteStore:
     async def _sources(self, reader: Reader, problems: Mapping[str, str | None]) -> tuple[SourceInfo, ...]:
         ask = partial(self._read, partial(reading.sources, seen=self._seen(reader)))
         found = await self._answer(("sources",), reader, ask, reading.sources_bytes)
-        there = {label: row for label, *row, _ in found}
-        closed = {label for label, documents, *_, some in found if some and not documents}
+        there = {label: row for label, *row in found}
         labels = {label for label, row in there.items() if row[0]}
-        labels |= {
-            label for label in self._configured
-            if (label not in closed or reader.unlimited) and sees.shown(reader, self._access, label)
-        }  # fmt: skip
+        # Whether some of its documents are hidden or there are none makes no difference.
+        labels |= {label for label in self._configured if sees.shown(reader, self._access, label)}
         return tuple(
             self._source_info(
                 label,

@@ -1,5 +1,6 @@
 """Scripts that call tools: only those of their list, under the tool's own authority, inside the caller's budgets."""
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -10,9 +11,11 @@ from agents_support import CALL, Project, agent, problem
 
 from agents.agent import Call
 from agents.service import Service
+from engine.engine import Engine
 from engine.errors import Code
 from engine.run import CallRecord, Hearers, LogLine
-from engine.tenant import DEFAULT_TENANT
+from engine.tenant import DEFAULT_TENANT, Tenant
+from knowledge.sqlite import reading
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -308,3 +311,35 @@ async def test_a_secret_of_the_configuration_shows_in_no_error_and_no_log(
             assert await answer(service, call=call) == "fine"
         assert all(secret not in line.text and "aHVudGVy" not in line.text for line in lines)
         assert len(lines) == (2 if place == "log" else 0)
+
+
+async def test_what_a_search_computes_is_charged_to_the_run_that_calls_or_to_the_tenant(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, charge, charged = reading.search, Engine.charge, list[float]()
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+        return searched(*arguments, **named)
+
+    def noted(engine: Engine, tenant: Tenant, cpu_s: float, work: str | None = None) -> None:
+        charged.append(cpu_s)
+        charge(engine, tenant, cpu_s, work)
+
+    monkeypatch.setattr(reading, "search", slow)
+    monkeypatch.setattr(Engine, "charge", noted)
+    agents = {"host": "return #context.search('one')", "tool": "return #context.tools.search({query = 'two'}).results"}
+    scripts = "".join(project.script(name, caller(body, tools="'search'"), 'grants = ["context.search"]')
+                      for name, body in agents.items())  # fmt: skip
+    project.configure(scripts)
+    async with opened() as service:
+        for name in agents:
+            with trio.fail_after(20):
+                result = (await service.resolve(name, {}, CALL)).run
+            assert result is not None
+            assert result.usage.cpu_s + result.usage.nested_cpu_s >= 0.2
+        assert sum(charged) < 0.2  # what the runs paid for is not charged twice
+        await service.call_tool("search", {"query": "three"}, CALL)
+        assert sum(charged) >= 0.2

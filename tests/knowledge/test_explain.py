@@ -12,9 +12,10 @@ from knowledge.embed import embed_pending
 from knowledge.embedding import Embedder, Embedders
 from knowledge.embedding.static import StaticEmbedder
 from knowledge.ranking import MAX_TERMS
-from knowledge.sqlite import explaining
+from knowledge.sqlite import explaining, matching
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, NewDocument, SearchAnswer, SearchQuery
+from storage.lanes import rows
 
 SOURCE, SECRET = "filesystem:notes", "filesystem:secret"
 ACCESS = SourceAccess({SECRET: Access.of(["hr"])})
@@ -140,3 +141,25 @@ async def test_its_work_is_bounded_by_the_words_that_count(path: Path, monkeypat
         answer = await ask(store, " ".join(["pump", *(f"word{n}" for n in range(99))]))
         assert words(answer)[0] == ("pump", 2, True)
         assert len(words(answer)) == MAX_TERMS
+
+
+async def test_documents_with_a_half_typed_word_are_collected_once_and_not_for_each_hit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(db: Any, sql: str, bindings: Any = ()) -> Any:
+        given = bindings.values() if isinstance(bindings, dict) else bindings
+        asked.extend(each for each in given if isinstance(each, str) and each.endswith(" *"))
+        return rows(db, sql, bindings)
+
+    for module in (explaining, matching):
+        monkeypatch.setattr(module, "rows", counted)
+    texts = [f"drain {'pump pumps' if n % 2 else 'valve'}{n}" for n in range(20)]
+    async with opened(path, *(document(f"s{n}.md", text) for n, text in enumerate(texts))) as store:
+        answer = await ask(store, "drain pum", prefix=True, limit=30)
+        found = {
+            hit.source_id: hit.explain and hit.explain.words[1].found for hit in answer.hits if hit.source_id[0] == "s"
+        }
+        assert found == {f"s{n}.md": bool(n % 2) for n in range(20)}
+        assert len(asked) < 8

@@ -541,3 +541,35 @@ async def test_a_folder_that_cannot_be_written_has_no_sidecar_and_the_same_answe
         monkeypatch.undo()
     async with opened(path, letters) as store:
         assert await found(store, "abc", limit=60) == without
+
+
+async def test_a_tenant_with_many_queries_does_not_keep_the_model_from_those_of_others(tmp_path: Path) -> None:
+    """One model takes one text after the other, in the order in which they come."""
+    letters, turn, begun, ahead = Letters(), trio.Semaphore(1), list[str](), list[int]()
+
+    class OneAfterTheOther:
+        model = letters.model
+
+        async def embed(self, texts: Sequence[str]) -> list[bytes]:
+            before = len(begun)
+            async with turn:
+                if "of another" in texts:
+                    ahead.append(len(begun) - before)
+                begun.extend(texts)
+                await trio.sleep(0.02)
+                return await letters.embed(texts)
+
+    embedder = OneAfterTheOther()
+    async with opened(tmp_path / "acme", embedder) as acme, opened(tmp_path / "zeta", embedder) as zeta:
+        for store in (acme, zeta):
+            await fill(store, document("a.md", "aaa"))
+            await embed_pending(store, embedder)
+        begun.clear()
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(ask, acme, f"a{number}")
+            while len(begun) < 2:
+                await trio.lowlevel.checkpoint()
+            await ask(zeta, "of another")
+        assert len(begun) == 31
+        assert ahead[0] <= 2

@@ -126,3 +126,26 @@ async def test_how_often_a_word_stands_in_hidden_documents_does_not_show(path: P
         assert scores["d2"] > scores["d0"]  # to those who may read them, it is not rare any more
         await store.apply(Batch(source=source, deletes=[each.source_id for each in secrets]))
         assert await search(store, "salary broker", EVERYTHING) == before[EVERYTHING]
+
+
+class Alike:
+    """An embedder whose vectors are as near to a query's, but for a difference behind the last digit of scores."""
+
+    model = Model("alike", 2)
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        cosines = [1.0 if text == "query" else 0.9 - 2e-7 * ("less" in text) for text in texts]
+        return [struct.pack("<2f", cosine, (1 - cosine * cosine) ** 0.5) for cosine in cosines]
+
+
+async def test_last_digits_of_a_product_which_hidden_rows_have_an_effect_on_do_not_choose_the_candidates(
+    path: Path,
+) -> None:
+    async with open_store(path, create=True, embedders=Embedders(Alike())) as store:
+        documents = [made(n, [f"text {n}" if n else "less"], frozenset()) for n in range(400)]
+        await store.apply(Batch(source=SOURCES[0], upserts=documents))
+        await embed_pending(store, Alike())
+        found = await store.search(SearchQuery(query="query", mode="semantic", limit=80), PLAIN)
+        assert len({hit.score for hit in found.hits}) == 1
+        assert sorted(int(hit.source_id[1:]) for hit in found.hits) == list(range(80))
