@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+import warm_start
 from agents_support import CALL, Project, agent
 from git_support import Repository
 
@@ -370,7 +371,7 @@ async def test_the_lock_of_a_process_that_is_killed_refuses_no_sync(project: Pro
     )
     async with served(opened) as service:
         path = str(service.loaded.config.db.path)
-        process = await trio.lowlevel.open_process([sys.executable, "-c", holds, path], stdout=subprocess.PIPE)
+        process = await warm_start.open_process([sys.executable, "-c", holds, path], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert (await process.stdout.receive_some()).startswith(b"held")
         with pytest.raises(Problem, match="another sync of filesystem:docs is running") as refused:
