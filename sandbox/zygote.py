@@ -23,6 +23,7 @@ def _warm_up(prelude: Prelude) -> Serve:
     VM(prelude)
     warm_up()
     os.urandom(1)
+    gc.enable()
     gc.collect()
     gc.freeze()  # workers share these pages; a collection would write to each of them
     return partial(serve, prelude)

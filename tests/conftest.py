@@ -13,6 +13,7 @@ import httpcore2
 import hypothesis
 import pytest
 import structlog
+import warm_start
 
 # Hundreds of processes of this program start here, and each would compile every module anew: 0.4 s of CPU a command.
 sys.dont_write_bytecode = False
@@ -78,6 +79,12 @@ def _ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
 
 
 _default_ssl_context, httpcore2.default_ssl_context = httpcore2.default_ssl_context, _ssl_context
+
+
+@pytest.fixture(scope="session")
+def warm() -> None:
+    """Where tests look for processes and descriptors that are left: what stays of `warm_start` is there before."""
+    warm_start.ready()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
+import warm_start
 from pages import ROOT, blocks, first_quoted, quoted, section
 
 import engine
@@ -72,7 +73,7 @@ async def test_the_agent_and_the_tool_of_the_page_work_under_the_entries_that_st
 def run(program: str, folder: Path) -> "Popen[str]":
     (folder / "program.py").write_text(program)
     (folder / "engine.toml").write_text('[server]\nbind = "127.0.0.1:0"\n[sandbox]\nworkers = 1\nreserve = 0\n')
-    return Popen(
+    return warm_start.Popen(
         [sys.executable, "program.py"], cwd=folder, env={"PYTHONPATH": str(ROOT)}, stdout=PIPE, stderr=PIPE, text=True
     )
 

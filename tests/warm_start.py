@@ -1,9 +1,10 @@
 """Python processes that begin with all modules of the program imported: importing them takes a second of CPU.
 
-`Popen` and `run` take the arguments of their namesakes in `subprocess`, with a Python command line: `-c CODE`,
-`-m MODULE` or the path of a script. One template for each process that runs tests imports everything once and forks for
-each start, before any thread or event loop exists in it. The new process has its own streams, folder, environment,
-arguments and `sys.path`, and is a child of the test, which waits for it and signals it as any other.
+`Popen` and `run` take the arguments of their namesakes in `subprocess`, and `open_process` those of its namesake in
+`trio.lowlevel`, with a Python command line: `-c CODE`, `-m MODULE` or the path of a script. One template for each
+process that runs tests imports everything once and forks for each start, before any thread or event loop exists in it.
+The new process has its own streams, folder, environment, arguments and `sys.path`, and is a child of the test, which
+waits for it and signals it as any other.
 
 Tests about the start itself (imports, signals during them, limits, what shells do) start the program for real.
 """
@@ -19,9 +20,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
+
+import psutil
+import trio
 
 ROOT = Path(__file__).resolve().parents[1]
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -78,6 +84,12 @@ _templates: list[_Template] = []
 _one_at_a_time = threading.Lock()  # tests start processes from threads of theirs
 
 
+def _template() -> _Template:
+    if not _templates:
+        _templates.append(_Template())
+    return _templates[0]
+
+
 class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen` of a Python command line."""
 
@@ -101,9 +113,7 @@ class Popen(subprocess.Popen[Any]):
             "passed": list(pass_fds),
         }
         with _one_at_a_time:
-            if not _templates:
-                _templates.append(_Template())
-            self.pid = _templates[0].start(job, [*streams, *pass_fds])
+            self.pid = _template().start(job, [*streams, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
@@ -127,6 +137,30 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+async def open_process(command: Sequence[Any], **options: Any) -> trio.Process:
+    """`trio.lowlevel.open_process` of a Python command line."""
+    # The template takes a second to start, which other tasks do not wait for.
+    process = await trio.to_thread.run_sync(partial(Popen, command, bufsize=0, **options))
+    streams = []
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        streams.append(None if pipe is None else trio.lowlevel.FdStream(os.dup(pipe.fileno())))
+        if pipe is not None:
+            pipe.close()
+    return trio.Process._create(process, *streams)  # the only way to wait for a process that is there already
+
+
+def children(*, recursive: bool = False) -> list[psutil.Process]:
+    """`psutil.Process().children` without the template, which stays for later tests. Zombies are among them."""
+    kept = [each._process.pid for each in _templates]
+    return [each for each in psutil.Process().children(recursive=recursive) if each.pid not in kept]
+
+
+def ready() -> None:
+    """Start the template now, where it would count as what a test leaves behind."""
+    with _one_at_a_time:
+        _template()
 
 
 # ---- the template's side ----------------------------------------------------------------------------------------

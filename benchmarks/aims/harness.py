@@ -28,6 +28,7 @@ START_TIMEOUT_S = 60
 K = TypeVar("K")
 V = TypeVar("V")
 Figures = dict[str, Any]
+Opener = Callable[..., Awaitable[trio.Process]]
 # A column of a report: its head, and what makes a row's cell: a template with the row's figures, or a function.
 Column = tuple[str, str | Callable[[Figures], str]]
 
@@ -311,9 +312,11 @@ async def child(*command: str) -> AsyncIterator[tuple[trio.lowlevel.FdStream, tr
 
 
 @asynccontextmanager
-async def started(command: Sequence[str], stderr: int | None = None) -> AsyncIterator[Server]:
+async def started(
+    command: Sequence[str], stderr: int | None = None, open_process: Opener = trio.lowlevel.open_process
+) -> AsyncIterator[Server]:
     """A server that prints its address on a line."""
-    process = await trio.lowlevel.open_process(command, cwd=ROOT, env=environ(), stdout=subprocess.PIPE, stderr=stderr)
+    process = await open_process(command, cwd=ROOT, env=environ(), stdout=subprocess.PIPE, stderr=stderr)
     assert process.stdout is not None
     try:
         with trio.fail_after(START_TIMEOUT_S):

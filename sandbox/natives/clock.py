@@ -48,11 +48,14 @@ def warm_up() -> None:
     spec = PathFinder.find_spec("tzdata")
     assert spec is not None
     assert spec.origin is not None
-    folder = Path(spec.origin).parent / "zoneinfo"
     same: dict[bytes, bytes] = {}
+    folder = os.open(Path(spec.origin).parent / "zoneinfo", os.O_PATH)
     for name in (Path(spec.origin).parent / "zones").read_text().split():
-        content = (folder / name).read_bytes()
+        # 600 files: 3 ms of each start of a zygote; 13 by Path.read_bytes.
+        with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb", buffering=0) as file:
+            content = file.read()
         _FILES[name] = same.setdefault(content, content)
+    os.close(folder)
     offset(struct.pack(">d", 0) + b"Europe/Berlin")
     forget()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_start
 from node_packages import INSTALLED, ROOT, SOURCE, node, program
 
 FOLDER = Path(__file__).resolve().parent
@@ -24,7 +25,7 @@ def url() -> Iterator[str]:
     node()
     command = [sys.executable, str(FOLDER / "fixtures.py"), "--bind", "127.0.0.1:0"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "ENGINE_LOG": "error"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+    with warm_start.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"listening on (\S+)", process.stdout.readline())

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import warm_start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -662,6 +663,7 @@ async def test_an_action_on_a_full_disk_is_refused_whole_and_works_when_there_is
     assert (await control.tenants.create("roomy", actor="cli")).name == "roomy"
 
 
+@pytest.mark.usefixtures("warm")
 async def test_what_was_answered_survives_a_kill_at_any_moment(opened: Opened, tmp_path: Path) -> None:
     code = (
         "import sys, trio\nfrom pathlib import Path\n"
@@ -674,7 +676,7 @@ async def test_what_was_answered_survives_a_kill_at_any_moment(opened: Opened, t
         "            print(n, flush=True)\n"
         "trio.run(main)\n"
     )
-    process = await trio.lowlevel.open_process(
+    process = await warm_start.open_process(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
     )
     assert process.stdout is not None

@@ -14,6 +14,7 @@ import document_files as files
 import psutil
 import pytest
 import trio
+import warm_start
 from git_support import Repository
 
 import engine.extraction
@@ -358,8 +359,9 @@ trio.run(main)
 """
 
 
+@pytest.mark.usefixtures("warm")
 def test_its_processes_end_with_their_owner() -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+    with warm_start.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         assert len(pids) >= 3  # launcher, zygote, extractor

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+import warm_start
 from onnx_files import DIMS, PIECES, ROWS, onnx, write_model
 
 from engine import embedders
@@ -55,7 +56,7 @@ def its_process(embedder: Embedder) -> process.ModelProcess:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    return warm_start.children(recursive=True)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -226,8 +227,9 @@ trio.run(main)
 """
 
 
+@pytest.mark.usefixtures("warm")
 def test_its_processes_end_with_their_owner(folder: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True) as owner:
+    with warm_start.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         assert len(pids) >= 3  # launcher, zygote, model

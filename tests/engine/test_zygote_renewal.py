@@ -8,6 +8,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
+import warm_start
 from engine_support import request, run, small_config
 
 import engine.engine
@@ -111,7 +112,7 @@ async def test_the_reserve_is_filled_again_when_a_lease_replaces_the_zygote(monk
 
 def launchers() -> list[psutil.Process]:
     """The processes that we exec'd: one for each zygote that lives."""
-    return psutil.Process().children()
+    return warm_start.children()
 
 
 async def only_one_launcher_is_left() -> None:

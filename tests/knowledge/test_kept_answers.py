@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 import pytest
 import trio
+import warm_start
 
 from knowledge.access import EVERYTHING
 from knowledge.sqlite import reading
@@ -77,7 +78,7 @@ async def count(store: SqliteStore) -> int:
 def another_process(path: Path) -> Iterator[Callable[[], str]]:
     """Another process that has the store open. Calling what this gives has it write, and returns what is there then."""
     command = [sys.executable, "-c", WRITER, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with warm_start.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin as ask, process.stdout as say:

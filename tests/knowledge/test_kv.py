@@ -13,6 +13,7 @@ import hypothesis
 import msgspec
 import pytest
 import trio
+import warm_start
 from hypothesis import strategies as st
 
 from storage import kv as module
@@ -571,7 +572,7 @@ trio.run(main)
 
 def killed_writer(file: Path) -> int:
     """The last answer of a process that was killed while it wrote."""
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(file)], stdout=subprocess.PIPE, cwd=ROOT)
+    process = warm_start.Popen([sys.executable, "-c", WRITER, str(file)], stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
     answered = [process.stdout.readline() for _ in range(30)]
     process.kill()

@@ -13,6 +13,7 @@ import apsw
 import pytest
 import trio
 import trio.testing
+import warm_start
 from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -583,7 +584,7 @@ async def test_the_sync_lock_of_a_killed_process_is_free_again(store: SqliteStor
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", script, str(path), SOURCE]
-    child = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=environment)
+    child = await warm_start.open_process(command, stdout=subprocess.PIPE, env=environment)
     try:
         assert child.stdout is not None
         assert await child.stdout.receive_some()

@@ -9,6 +9,7 @@ import apsw
 import pytest
 import trio
 import trio.testing
+import warm_start
 
 from knowledge import sync as sync_module
 from knowledge.access import EVERYTHING
@@ -353,7 +354,7 @@ async def test_a_killed_sync_leaves_a_consistent_store_and_the_next_one_does_the
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", script, str(path), LABEL, str(root)]
-    child = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=environment)
+    child = await warm_start.open_process(command, stdout=subprocess.PIPE, env=environment)
     try:
         assert child.stdout is not None
         assert await child.stdout.receive_some()

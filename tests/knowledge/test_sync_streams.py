@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import warm_start
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -287,7 +288,7 @@ async def test_a_feed_that_is_killed_at_any_moment_goes_on_to_what_an_undisturbe
     chance = random.Random(7)
 
     async def child(store: Path, after_s: float) -> None:
-        process = await trio.lowlevel.open_process([sys.executable, "-c", _CHILD, str(store)], stdout=-1)
+        process = await warm_start.open_process([sys.executable, "-c", _CHILD, str(store)], stdout=-1)
         assert process.stdout is not None
         with trio.move_on_after(20):
             await process.stdout.receive_some()

@@ -166,8 +166,8 @@ class Host:
                 while True:
                     counts = self.engine.health()["workers"]
                     at_rest = counts["leased"] == counts["closing"] == 0 and counts["pristine"] == RESERVE
-                    now = footprint()
-                    if at_rest and now == last:
+                    now = footprint() if at_rest else None  # it reads /proc: more than most scripts take
+                    if now is not None and now == last:
                         return now
                     last = now
                     await trio.sleep(PING_S)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import warm_start
 from machine import REFERENCE_S
 
 from benchmarks.aims.harness import started
@@ -284,7 +285,7 @@ async def target(config: str = "", **scripts: str) -> AsyncIterator[Target]:
             (folder / file).write_text(source, encoding="utf-8")
         with (folder / "log").open("wb") as log:
             command = [sys.executable, "-c", _PROGRAM, str(folder)]
-            async with started(command, stderr=log.fileno()) as server, silent_server() as port:
+            async with started(command, log.fileno(), warm_start.open_process) as server, silent_server() as port:
                 process = server.process
                 async with await trio.open_unix_socket(folder / EYE) as eye:
                     found = Target(server.address, process, eye, port)
