@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 import warm_start
 
 ITSELF = """
@@ -78,6 +79,22 @@ def test_it_is_a_child_that_can_be_signalled_and_waited_for() -> None:
         os.close(reading)
     with pytest.raises(ChildProcessError):
         os.waitpid(process.pid, 0)
+
+
+async def test_trio_talks_to_one_and_waits_for_it_and_the_template_is_no_child_that_was_left() -> None:
+    code = "import sys; print(sys.stdin.readline(), end='', flush=True); sys.stdin.read(); sys.exit(5)"
+    before = warm_start.children()
+    process = await warm_start.open_process([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with process.stdout:
+        async with process.stdin:
+            await process.stdin.send_all(b"said\n")
+            assert await process.stdout.receive_some() == b"said\n"
+            assert process.pid in [each.pid for each in warm_start.children()]
+        with trio.fail_after(60):
+            assert await process.wait() == 5
+    assert warm_start.children() == before
 
 
 def test_threads_start_processes_side_by_side() -> None:

@@ -21,7 +21,6 @@ from typing import Any
 
 import psutil
 import trio
-import warm_start
 from mcp_soak_server import EYE
 
 from benchmarks.aims.harness import started
@@ -262,7 +261,7 @@ async def server(folder: Path) -> AsyncIterator[tuple[Address, trio.Process, Eye
     for name, source in SCRIPTS.items():
         (folder / name).write_text(source, encoding="utf-8")
     async with (
-        started([sys.executable, str(HOST_PROGRAM), str(folder)], open_process=warm_start.open_process) as server,
+        started([sys.executable, str(HOST_PROGRAM), str(folder)]) as server,
         await trio.open_unix_socket(folder / EYE) as stream,
     ):
         yield server.address, server.process, Eye(stream)
