@@ -32,7 +32,9 @@ class HttpTarget:
     def __init__(self, address: Address, keys: Mapping[str, str] | None = None) -> None:
         self._client = Client(address)
         self._keys = {name: [("authorization", f"Bearer {key}")] for name, key in (keys or {}).items()}
-        self._bodies: dict[int, tuple[str, str, bytes | None]] = {}
+        # By the identity of the ask, which has no hash. Each is kept beside its message: the identity of one that is
+        # gone may be another's.
+        self._bodies: dict[int, tuple[Ask, tuple[str, str, bytes | None]]] = {}
 
     async def send(self, request: Request) -> Answer:
         """Send a request; returns its outcome."""
@@ -48,10 +50,11 @@ class HttpTarget:
 
     def _message(self, request: Request) -> tuple[str, str, bytes | None]:
         ask = request.ask
-        if (message := self._bodies.get(id(ask))) is None:
-            message = message_of(ask, request.number)
-            if not ask.varies:
-                self._bodies[id(ask)] = message
+        if (kept := self._bodies.get(id(ask))) is not None:
+            return kept[1]
+        message = message_of(ask, request.number)
+        if not ask.varies:
+            self._bodies[id(ask)] = ask, message
         return message
 
 

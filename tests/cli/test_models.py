@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-import psutil
 import pytest
+import warm_start
 from cli_support import Engine
 from onnx_files import write_model
 
@@ -39,7 +39,7 @@ def test_a_sync_makes_vectors_with_the_model_of_a_folder_tells_so_and_searches_f
     assert "embedding  1 / 1 documents" in engine("sync", "all", "--progress", "human").err
     ended = engine("embed", "rebuild", "--json")
     assert ended.json == {"embedded": 2, "failed": 0, "pending": 0}
-    assert psutil.Process().children(recursive=True) == []
+    assert warm_start.children(recursive=True) == []
 
 
 def test_vectors_are_not_removed_for_a_service_that_makes_none(
