@@ -42,8 +42,8 @@ WORKERS = 2
 RESERVE = 2
 PROCESSES = WORKERS + RESERVE + 2  # and the launcher and the zygote
 
-# Without an embedder: it opens the store once more, and SQLite keeps the descriptors of a closed connection for the next
-# one while another has a lock on the file, which is no more than before but may come after the first count.
+# Without an embedder, which opens the store once more. SQLite keeps the descriptors of a closed connection for the next
+# one while another connection has a lock on the file: these few may come after the first count.
 CONFIG = f"""
 [db]
 path = "knowledge.sqlite"
