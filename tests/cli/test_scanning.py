@@ -442,7 +442,7 @@ def test_a_source_is_tried_out_without_writing(engine: Engine, tmp_path: Path, a
     assert [each["source_id"] for each in files["skipped"]] == ["b.md"]
     failed = engine("connector", "test", "x")
     assert (failed.code, "no luck" in failed.err) == (1, True)
-    assert "2 items, 0 skipped, 0 deleted; a part of the source; nothing was written\n" in failed.out
+    assert "2 items, 0 skipped, 0 deleted; a failed scan; nothing was written\n" in failed.out
     (tmp_path / "other.lua").write_text(STREAM)
     granted = engine("connector", "test", "other.lua", "--source", "x", "--checkpoint", '{"n": 2}', "--json").json
     assert (granted["found"], granted["deleted"], granted["checkpoint"]) == (1, ["1"], {"n": 3})

@@ -51,7 +51,7 @@ async def soak(runs: int, *, seed: int = 1, workers: int = 2, tenants: int = 5) 
     left = runs
     me = psutil.Process()
     config = Config.model_validate({"sandbox": {"workers": workers, "reserve": 2}})
-    before = me.num_fds()
+    before, there = me.num_fds(), set(me.children(recursive=True))
     async with open_engine(config) as engine:
 
         async def ping(stop: trio.Event) -> None:
@@ -78,7 +78,7 @@ async def soak(runs: int, *, seed: int = 1, workers: int = 2, tenants: int = 5) 
                     clients.start_soon(client)
             stop.set()
     figures.descriptors = (before, me.num_fds())
-    figures.processes_left = len(me.children(recursive=True))
+    figures.processes_left = len(set(me.children(recursive=True)) - there)
     figures.cgroups_left = _empty_cgroups()
     return figures
 
