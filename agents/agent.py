@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agents.asking import Ask
 from engine.bridge import HostContext
 from engine.run import SILENT, Hearers, RunResult
 from engine.tenant import Tenant
@@ -63,13 +64,15 @@ class Call:
     """The context of a call, passed to every agent and tool: the tenant, and the hearers of the run.
 
     `inside` is the enclosing run: a tool called by a script shares that run's budgets. `callers` are the tools in
-    execution around a call from Python code, outermost first; for a call from a script they are in `inside`.
+    execution around a call from Python code, outermost first; for a call from a script they are in `inside`. `ask` asks
+    the caller during the call; None: it cannot be asked.
     """
 
     tenant: Tenant
     hearers: Hearers = SILENT
     inside: HostContext | None = None
     callers: tuple[str, ...] = ()
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)

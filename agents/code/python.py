@@ -398,7 +398,7 @@ class _PythonRun:
             said = f"the parameters of {call} are beyond limits.{much.limit}"
             raise CallFailed(said, code=Code.BAD_REQUEST.value) from None
         around = self._call
-        inner = Call(around.tenant, around.hearers.of_nested(), inside=around.inside, callers=chain)
+        inner = replace(around, hearers=around.hearers.of_nested(), callers=chain)
         try:
             return (await offered.call(given, inner)).value
         except Problem as problem:
