@@ -25,6 +25,7 @@ from typing import Any
 import trio
 
 from benchmarks.aims import bounds, contest, floor, front_end, peers
+from benchmarks.aims.chatmd import rows as chatmd
 from benchmarks.aims.contest import EIGHT, ONE, PACED, Contest
 from benchmarks.aims.harness import ROOT, Command, placements, ratio, tell
 from benchmarks.aims.libraries import cost as libraries
@@ -304,6 +305,7 @@ def parts(
         "keys": ((KV_GET, KV_SET), lambda: keys(2 * rounds)),
         "cost": ((COST,), lambda: cost(max(1, rounds // 2), 3 * seconds)),
         **store.parts(options.sizes, rounds),
+        **chatmd.parts(chatmd.Sizes(), rounds),
     }
 
 
@@ -329,7 +331,7 @@ def main() -> None:
     parser = Command("table", "The table of aims.")
     parser.add_count("--rounds", 5, "interleaved rounds of most parts")
     parser.add_argument("--seconds", type=float, default=1.0, help="what is measured of a turn (default: 1)")
-    parser.add_argument("--only", action="append", metavar="PART", help="only this part; `store`: all of the store's")
+    parser.add_argument("--only", action="append", metavar="PART", help="only this part, or all of `store` or `chatmd`")
     sizes = parser.add_mutually_exclusive_group()
     for size, which in (("quick", store.QUICK), ("large", store.LARGE)):
         sizes.add_argument(
@@ -348,7 +350,8 @@ def main() -> None:
         return held[0]
 
     todo = parts(options, hold)
-    if unknown := set(options.only or ()) - todo.keys():
+    groups = {name.partition("-")[0] for name in todo}
+    if unknown := set(options.only or ()) - todo.keys() - groups:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(todo)}")
     if options.write and options.only not in (None, ["store"]):
         parser.error("--write takes the whole table: leave out --only, or give --only store")

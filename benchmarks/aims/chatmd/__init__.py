@@ -1,0 +1,1 @@
+"""The rows of the table of aims that are of ChatMD documents."""
