@@ -1,0 +1,150 @@
+"""A document as it runs: its settings, its conversation and its tools. `agents/chatmd/building.py` makes it. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Text of a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """`<doc>`: text in its place. `uri` is for clients that take it as a resource."""
+
+    src: str
+    text: str = field(repr=False)
+    uri: str = ""
+    media_type: str = "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`<img>`: the bytes of a local file, or an address, whose `data` is None."""
+
+    src: str
+    data: bytes | None = field(repr=False)
+    media_type: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """`<agent>`: another document, by its key in `Program.documents`, and what it is given."""
+
+    src: str
+    path: str
+    parts: "tuple[Part, ...]" = ()
+
+
+Part = Words | Doc | Picture | Nested
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message. `leading` are the system and developer texts before the first other message."""
+
+    role: Literal["system", "user", "assistant"]
+    parts: tuple[Part, ...]
+    leading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCall:
+    """A call of a stored conversation."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """The result of a stored call."""
+
+    id: str
+    text: str
+
+
+Item = Said | StoredCall | StoredResult
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A tool of the document.
+
+    `tenant`: a tool of the tenant by its name. `document`: another document, by its key in `Program.documents`. `file`:
+    reads below `roots`, each an id, an absolute folder and a description. `mcp`: the tools of the server at `url`, or
+    those of them in `include`.
+    """
+
+    kind: Literal["tenant", "document", "file", "mcp"]
+    name: str
+    description: str = ""
+    path: str = ""
+    roots: tuple[tuple[str, str, str], ...] = ()
+    url: str = ""
+    include: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A tool that the engine does not run, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A document with all that it names. `folder` is empty for a document from an address, which has no files.
+
+    `imports` are the files that it imports, from its folder. `reasoning` counts the items of stored reasoning, which
+    are in no conversation.
+    """
+
+    model: str | None
+    temperature: float | None
+    max_output_tokens: int | None
+    items: tuple[Item, ...]
+    tools: tuple[Declared, ...]
+    unavailable: tuple[Unavailable, ...]
+    documents: "Mapping[str, Program]"
+    description: str
+    folder: str
+    source: str = field(repr=False)
+    sha256: str
+    imports: tuple[str, ...]
+    reasoning: int = 0
+
+
+def filled(program: Program, values: Mapping[str, str]) -> tuple[Program, tuple[str, ...]]:
+    """The program with each `{{NAME}}` of `values` replaced, once, in the texts of its messages, and nowhere else: not
+    in what was put in, not in files. Also the names that no text has.
+    """
+    if not values:
+        return program, ()
+    found: set[str] = set()
+    names = re.compile("{{(" + "|".join(re.escape(name) for name in values) + ")}}")
+
+    def value(match: re.Match[str]) -> str:
+        found.add(match[1])
+        return values[match[1]]
+
+    def part_of(part: Part) -> Part:
+        if isinstance(part, Words):
+            return Words(names.sub(value, part.text)) if "{{" in part.text else part
+        return replace(part, parts=parts_of(part.parts)) if isinstance(part, Nested) else part
+
+    def parts_of(parts: Sequence[Part]) -> tuple[Part, ...]:
+        return tuple(part_of(part) for part in parts)
+
+    items = tuple(
+        replace(item, parts=parts_of(item.parts)) if isinstance(item, Said) else item for item in program.items
+    )
+    return replace(program, items=items), tuple(name for name in values if name not in found)
