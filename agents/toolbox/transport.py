@@ -29,6 +29,9 @@ ANSWER_VALUES = WORK["tool server's answer"].max_values or 0
 # Bound on a stream of events: progress and log lines before the answer.
 STREAM_BYTES = 4 * ANSWER_BYTES
 _EVENTS = 2_000
+# Bound on each list of an answer that the client makes objects of, which takes up to 20 us for each.
+_ITEMS = 512
+_LISTS = ("tools", "content")
 # How long the end of a session may take: the run waits for it.
 CLOSE_S = 0.5
 # Connections to one server: calls of one turn run side by side.
@@ -95,6 +98,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         found = parsed(await self._redacted(answer))
         if not _is_answer(found):
             raise _refused(status) if status >= 400 else ModelFailed("its answer is not one of JSON-RPC")
+        result = found.get("result", {})
+        if any(isinstance(items := result.get(name), list) and len(items) > _ITEMS for name in _LISTS):
+            raise ModelFailed(f"its answer has a list of more than {_ITEMS} items")
         head = {name: response.headers[name] for name in ("mcp-session-id",) if name in response.headers}
         return _json({**found, "id": id_}, status, head)
 
