@@ -158,6 +158,12 @@ WORK: dict[str, WorkSpec] = {
             "the operator, whose models these are",
         ),
         WorkSpec(
+            "tool server's answer", "an answer of an MCP server that a document names is parsed",
+            1024 * 1024, 10_000, "agents/toolbox/transport.py; values by counting before parsing; 16 pages of tools, "
+            "128 tools, schemas 64 KiB each and 256 KiB together",
+            "the operator, whose servers these are",
+        ),
+        WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
             "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "

@@ -99,6 +99,8 @@ def config_keys() -> dict[str, dict[str, Any]]:
                 walk(configuration.IssuerConfig, f"{inner}.NAME")
             elif inner == "models.entries":
                 walk(configuration.ModelEntry, "models.NAME")
+            elif inner == "mcp_servers":
+                walk(configuration.McpServerEntry, "mcp_servers.NAME")
             elif inner == "tenants.quota":
                 found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:

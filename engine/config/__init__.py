@@ -13,6 +13,7 @@ from engine.config.entries import (
 from engine.config.errors import ConfigError
 from engine.config.fields import QuotaTable, parse_bind
 from engine.config.language import ModelEntry, ModelsConfig
+from engine.config.mcp_servers import McpServerEntry, McpServers
 from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
 from engine.config.oauth import IssuerConfig, OAuthConfig
 from engine.config.reading import TEMPLATE, LoadedConfig, check_tables, find_config, load_config, parse_config
@@ -29,6 +30,8 @@ __all__ = [
     "IssuerConfig",
     "LimitsConfig",
     "LoadedConfig",
+    "McpServerEntry",
+    "McpServers",
     "ModelEntry",
     "ModelsConfig",
     "OAuthConfig",

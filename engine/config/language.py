@@ -35,6 +35,7 @@ def _key(value: str) -> str:
     return value
 
 
+Key = Annotated[str, AfterValidator(_key)]
 Dollars = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
 
@@ -52,7 +53,7 @@ class ModelEntry(Model):
     api: Literal["openai", "anthropic", "script"]
     url: Annotated[Text, AfterValidator(_base)] | None = None
     model: Text | None = None
-    key: Annotated[str, AfterValidator(_key)] | None = Field(default=None, repr=False)
+    key: Key | None = Field(default=None, repr=False)
     path: FilePath | None = None
     max_output_tokens: Count = 4096
     context_tokens: Count = 128_000

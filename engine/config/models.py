@@ -24,6 +24,7 @@ from engine.config.fields import (
     expected,
 )
 from engine.config.language import ModelsConfig
+from engine.config.mcp_servers import McpServers
 from engine.config.oauth import OAuthConfig, looks_like_token
 from engine.quota import QUOTAS
 from knowledge.words import DEFAULT_LANGUAGE, LANGUAGES, NO_LANGUAGE
@@ -229,6 +230,7 @@ class Config(Model):
     limits: LimitsConfig = LimitsConfig()
     connectors: Connectors = Connectors()
     models: ModelsConfig = ModelsConfig()
+    mcp_servers: McpServers = Field(default_factory=dict)
     tools: Tools = Tools()
     agents: Agents = Agents()
     tenants: TenantsConfig = TenantsConfig()

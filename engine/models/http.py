@@ -120,7 +120,7 @@ class BoundedStream(httpx2.AsyncByteStream):
                 tail = seen[-2:]
                 yield part
         finally:
-            await _end(parts)
+            await end_reading(parts)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -243,11 +243,11 @@ async def _read(response: httpx2.Response, host: str, most: int, within_s: float
                 if len(found) >= most:
                     break
     finally:
-        await _end(parts)
+        await end_reading(parts)
     return bytes(found[:most])
 
 
-async def _end(reading: AsyncIterator[object]) -> None:
+async def end_reading(reading: AsyncIterator[object]) -> None:
     """End a reading of a body, which may be in its middle.
 
     httpx2 reads through a chain of generators. A cancelled read at its bottom ends them all; closing the first one
@@ -358,4 +358,4 @@ class Stream:
     async def aclose(self) -> None:
         """Stop reading."""
         if self._source is not None:
-            await _end(self._source)
+            await end_reading(self._source)
