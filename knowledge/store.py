@@ -317,14 +317,6 @@ class NewDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What a later synchronisation compares to find that a stored document has not changed."""
-
-    version: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class SyncMark:
     """How a synchronisation ended, kept with its source: `at` when it succeeded, else `error`, without host paths.
 
@@ -394,8 +386,12 @@ class WritableStore(Store, Protocol):
         """Held while a source is synchronised. Raises SyncRunning when another holder has it, in any process."""
         ...
 
-    async def stored(self, source: str) -> dict[str, Stored]:
-        """What the store holds of `source`, by source_id."""
+    async def versions(self, source: str) -> dict[str, str]:
+        """The version of each document that the store holds of `source`, by source_id."""
+        ...
+
+    async def stored_digests(self, source: str) -> dict[str, str]:
+        """The hash of all that is stored of each document of `source`, by source_id."""
         ...
 
     async def checkpoint(self, source: str) -> str | None:

@@ -68,7 +68,7 @@ def store_files(path: Path) -> list[Path]:
     links, path = ([path] if path.is_symlink() else []), Path(os.path.realpath(path))
     beside = [path, *(path.with_name(path.name + suffix) for suffix in _BESIDE)]
     # Whole names: a tenant "acme.sqlite" has locks that begin like those of "acme".
-    lock = re.compile(re.escape(path.name) + r"\.([0-9a-f]+\.lock|vectors\.\w+)")
+    lock = re.compile(re.escape(path.name) + r"\.([0-9a-f]+\.lock|vectors\.\w+|\w+\.new)")
     locks = sorted(
         each for each in (path.parent.iterdir() if path.parent.is_dir() else ()) if lock.fullmatch(each.name)
     )

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ import trio
 
 from knowledge import chunking
 from knowledge.connectors import (
+    Compares,
     Complete,
     Connector,
     ConnectorError,
@@ -28,6 +28,7 @@ from knowledge.connectors import (
     Skipped,
     Source,
     Streams,
+    Unchanged,
     Unfinished,
     Unreadable,
     opened,
@@ -38,7 +39,6 @@ from knowledge.store import (
     MAX_CHUNKS,
     Batch,
     NewDocument,
-    Stored,
     StoreError,
     SyncMark,
     SyncRunning,
@@ -210,7 +210,9 @@ class _Sync:
     limit: int | None
     report: SyncReport
     pace: Callable[[], Awaitable[None]]
-    stored: dict[str, Stored] = field(default_factory=dict)
+    stored: dict[str, str] = field(default_factory=dict)  # the versions that the store has or gets, by source_id
+    digests: dict[str, str] | None = None  # read when the first item is compared by its content
+    same: set[str] = field(default_factory=set)  # what the connector itself found to be unchanged
     hidden: set[str] = field(default_factory=set)
     hidden_below: list[str] = field(default_factory=list)
 
@@ -227,7 +229,7 @@ class _Sync:
     batch_characters: int = 0
 
     async def run(self) -> None:
-        self.stored = await self.store.stored(self.label)
+        self.stored = await self.store.versions(self.label)
         if isinstance(self.connector, Streams):
             await self.follow(self.connector)
         else:
@@ -245,20 +247,35 @@ class _Sync:
 
     async def compare(self, connector: Connector) -> None:
         if isinstance(connector, Remembers) and not self.full:
-            marks = {source_id: each.version.partition(" ") for source_id, each in self.stored.items()}
-            connector.remember({source_id: mark[2] for source_id, mark in marks.items() if mark[0] == self.chunking})
+            connector.remember(await in_thread(self.marks))
+        if isinstance(connector, Compares) and not self.full and self.window == (None, None):
+            connector.compare(await in_thread(self.marks))
         found = await self.discover(connector)
-        wanted = [item for item in found.values() if _within(item.updated_at, self.window)]
-        self.report.fetched = len(wanted)
-        for n, item in enumerate(wanted):
-            self.tell("ingesting", n, len(wanted))
+        wanted = await in_thread(self.wanted, found)
+        same = len(self.same)
+        total = same + len(wanted)
+        self.report.fetched, self.report.unchanged = total, same
+        for n, item in enumerate(wanted, same):
+            self.tell("ingesting", n, total)
             if self.at_limit:
                 break
             await self.ingest(item, connector.read)
             await self.flush_if_full()
         else:
-            self.tell("ingesting", len(wanted), len(wanted))
-        await self.finish(() if self.narrowed else self.gone(found.keys()))
+            self.tell("ingesting", total, total)
+        await self.finish(() if self.narrowed else await in_thread(self.gone, found))
+
+    def marks(self) -> dict[str, str]:
+        """The connector's versions, of what is cut by the same bounds, by source_id."""
+        bounds = f"{self.chunking} "
+        start = len(bounds)
+        return {source_id: mark[start:] for source_id, mark in self.stored.items() if mark.startswith(bounds)}
+
+    def wanted(self, found: Mapping[str, Found]) -> list[Found]:
+        """What may have changed, by source_id, of the times that are asked for."""
+        if self.window == (None, None):
+            return [item for _, item in sorted(found.items())]
+        return [item for _, item in sorted(found.items()) if _within(item.updated_at, self.window)]
 
     async def discover(self, connector: Connector) -> dict[str, Found]:
         """Everything in the source, by source_id. All of it is known before anything is changed."""
@@ -269,14 +286,17 @@ class _Sync:
                 self.hide(entry)
             elif isinstance(entry, Partial):
                 self.hidden_below.append("")  # every source_id begins with it
+            elif isinstance(entry, Unchanged):
+                self.same.update(entry.source_ids)
+                await self.pace()
             elif entry.source_id in found:
                 self.report.skip(entry.source_id, "listed twice; the first was taken")
             else:
                 found[entry.source_id] = entry
             if len(found) % _LISTED_AT_ONCE == 0:
                 await self.pace()
-        self.tell("discovering", len(found), None)
-        return dict(sorted(found.items()))
+        self.tell("discovering", len(self.same) + len(found), None)
+        return found
 
     # ---- a stream
 
@@ -357,7 +377,7 @@ class _Sync:
     async def ingest(self, found: Found, read: Callable[[Found], Awaitable[Item]]) -> None:
         before = self.stored.get(found.source_id)
         version = found.version and f"{self.chunking} {found.version}"
-        if before and version and before.version == version and not self.full:
+        if before and before == version and not self.full:
             self.report.unchanged += 1
             return
         try:
@@ -367,18 +387,26 @@ class _Sync:
             self.hidden.add(found.source_id)
             self.report.skip(found.source_id, str(error))
             return
-        if before and before.digest == document.digest and not self.full:
+        digests = {} if before is None else await self.stored_digests()
+        if digests.get(found.source_id) == document.digest and not self.full:
             self.report.unchanged += 1
-            if before.version != version:
+            if before != version:
                 self.pending.add(found.source_id)
                 self.versions[found.source_id] = version
             return
         self.report.upserted += 1
         self.report.chunks += len(document.chunks)
-        self.stored[found.source_id] = Stored(version, document.digest)
+        self.stored[found.source_id] = version
+        if self.digests is not None:
+            self.digests[found.source_id] = document.digest
         self.pending.add(found.source_id)
         self.upserts.append(document)
         self.batch_characters += len(document.body)
+
+    async def stored_digests(self) -> dict[str, str]:
+        if self.digests is None:
+            self.digests = await self.store.stored_digests(self.label)
+        return self.digests
 
     async def document(self, found: Found, version: str, read: Callable[[Found], Awaitable[Item]]) -> NewDocument:
         """Read one item and cut it. Any error with it becomes Unreadable, so that the other items are not lost."""
@@ -437,9 +465,9 @@ class _Sync:
         """Whether the scan skipped this item, so that it may still exist."""
         return source_id in self.hidden or source_id.startswith(tuple(self.hidden_below))
 
-    def gone(self, found: AbstractSet[str]) -> list[str]:
+    def gone(self, found: Container[str]) -> list[str]:
         """What is stored and was not found, and may not be hidden either."""
-        return [each for each in self.stored if each not in found and not self.is_hidden(each)]
+        return [each for each in self.stored if not (each in self.same or each in found or self.is_hidden(each))]
 
     # ---- batches
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -19,6 +20,10 @@ DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
 # go of the interpreter, and may then wait for another thread to do so: too dear for every name.
 _STARS = 2
 _SHORT = 256
+
+# A pattern for the end of a name, and one for a folder at any depth.
+_END = re.compile(r"(\*\*/)?\*(?P<end>[A-Za-z0-9._-]+)")
+_FOLDER = re.compile(r"[A-Za-z0-9._-]+/")
 
 # 50 MB, context-harness's default: far above any text that a person wrote, below what a chunker should have to cut.
 DEFAULT_MAX_BYTES = 50_000_000
@@ -52,6 +57,7 @@ class Globs:
     def __init__(self, include: Sequence[str], exclude: Sequence[str], style: GlobStyle) -> None:
         """Raises ValueError for an invalid pattern."""
         self._include: Callable[[str], bool]
+        self._plain = _Plain.of(include, exclude) if style == "gitignore" else None
         try:
             if style == "ctx":
                 default, excluded = _matcher(DEFAULT_EXCLUDE), compile_glob(*exclude).fullmatch
@@ -66,6 +72,35 @@ class Globs:
     def take(self, path: str) -> bool:
         """Whether the file at `path` is a document."""
         return self._include(path) and not self.excludes(path)
+
+    def taken_in(self, folder: str) -> Callable[[str], bool]:
+        """`take`, for the names of files in a folder (`a/b/`, or "") that no exclude pattern matches."""
+        plain = self._plain
+        # What is said of a folder counts for all that is below it.
+        if plain is None or "\n" in folder or (folder and self._include(folder)):
+            return lambda name: self.take(folder + name)
+        return plain.takes
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """Patterns that ask for the end of a file's name alone, and for whole folders: in a tenth of their time."""
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+
+    @classmethod
+    def of(cls, include: Sequence[str], exclude: Sequence[str]) -> "_Plain | None":
+        """The ends of names, of which some are taken and some left out; None where a pattern asks for more."""
+        ends = [_END.fullmatch(glob) for glob in include]
+        others = [_END.fullmatch(glob) for glob in exclude if not _FOLDER.fullmatch(glob)]
+        if None in ends or None in others:
+            return None
+        # Python's `$` is also before a line feed at the end.
+        return cls(*(tuple(end["end"] + more for end in each if end for more in ("", "\n")) for each in (ends, others)))
+
+    def takes(self, name: str) -> bool:
+        return name.endswith(self.include) and not (self.exclude and name.endswith(self.exclude))
 
 
 def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:

@@ -7,7 +7,7 @@ as `extractor`. The model of that table is in
 """
 
 import pkgutil
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -50,6 +50,13 @@ class Skipped:
     source_id: str
     reason: str
     below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Items that exist, with the versions that `Compares.compare` was called with."""
+
+    source_ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +118,8 @@ Event = Emitted | Gone | Skipped | Partial | Reached | Complete
 class Connector(Protocol):
     """One configured source."""
 
-    def scan(self) -> AsyncIterator[Found | Skipped | Partial]:
-        """Every item of the source, in any order; with `Partial`, some of them.
+    def scan(self) -> AsyncIterator[Found | Unchanged | Skipped | Partial]:
+        """Every item of the source, in any order; with `Partial`, some of them. `Unchanged` is of `Compares` alone.
 
         Raises ConnectorError when the list would not be what it says.
         """
@@ -150,6 +157,18 @@ class Remembers(Protocol):
 
     def remember(self, versions: Mapping[str, str]) -> None:
         """Called before `scan` with the versions that the store has, by source_id; never for a full one."""
+        ...
+
+
+@runtime_checkable
+class Compares(Protocol):
+    """A connector that compares versions by itself: an item that did not change then costs a fraction."""
+
+    def compare(self, versions: Mapping[str, str]) -> None:
+        """Called before a `scan` that may leave out what is known of an item of the same version (`Unchanged`).
+
+        `versions` are those that the store has, by source_id. Never for a full sync, nor for one by times.
+        """
         ...
 
 

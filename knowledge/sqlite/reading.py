@@ -31,7 +31,6 @@ from knowledge.store import (
     Passage,
     SearchAnswer,
     SearchQuery,
-    Stored,
 )
 from storage.answers import ENTRY_BYTES, OBJECT_BYTES, text_bytes
 from storage.lanes import rows
@@ -52,6 +51,7 @@ SELECT chunk FROM (
 ) WHERE place <= :passages ORDER BY chunk >> {CHUNK_BITS}, place
 """
 
+_OF_SOURCE = "SELECT source_id, {} FROM documents WHERE source = (SELECT n FROM sources WHERE label = ?)"
 _GET = """
 SELECT d.n, d.id, s.label, d.source_id, d.source_url, d.title, d.author, d.created_at, d.updated_at,
     d.content_type, d.body, d.metadata
@@ -304,10 +304,14 @@ def revision(db: apsw.Connection, reader: Reader, configured: SourceAccess) -> i
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:6])
 
 
-def stored(db: apsw.Connection, source: str) -> dict[str, Stored]:
-    """What is held of a source label, by source_id."""
-    sql = "SELECT source_id, version, digest FROM documents WHERE source = (SELECT n FROM sources WHERE label = ?)"
-    return {source_id: Stored(version, digest) for source_id, version, digest in rows(db, sql, (source,))}
+def versions(db: apsw.Connection, source: str) -> dict[str, str]:
+    """The version of each document of a source label, by source_id."""
+    return dict(rows(db, _OF_SOURCE.format("version"), (source,)))
+
+
+def stored_digests(db: apsw.Connection, source: str) -> dict[str, str]:
+    """The hash of each document of a source label, by source_id."""
+    return dict(rows(db, _OF_SOURCE.format("digest"), (source,)))
 
 
 def checkpoint(db: apsw.Connection, source: str) -> str | None:

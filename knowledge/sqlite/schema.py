@@ -1,6 +1,8 @@
 """The tables of a store; creating them, and checking that a file has them."""
 
 import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -15,6 +17,11 @@ APPLICATION_ID = 0x6B6E6F77  # "know": tells our files from other programs' SQLi
 # Chunk i of document n is row n * MAX_CHUNKS + i of `chunks` and of the index, so a match in the index alone says which
 # document it is of, and a document's chunks are one range.
 CHUNK_BITS = MAX_CHUNKS.bit_length() - 1
+
+# The versions for writing and reading in the header of a file with a write-ahead log (sqlite.org/fileformat.html).
+_WAL = b"\x02\x02"
+# How the name of a store's file ends while it is made.
+NEW = ".new"
 
 # Where a chunk stands, by its row in `chunks`, and the SHA-256 of a document's body. The latter is not in `documents`:
 # behind the body, it would be read over all pages of the body.
@@ -113,6 +120,30 @@ def resolved(file: Path, create: bool) -> Path:
         return Path(os.path.realpath(file))
     except OSError as error:
         raise StoreError(f"the store at {file} cannot be reached: {error.strerror}") from error
+
+
+def appear(file: Path) -> None:
+    """Make the file of an empty store, as a whole, unless there is one. Readers never see a part of it.
+
+    Raises OSError, also on filesystems without hard links: `prepare` then does it in place.
+    """
+    if file.exists():
+        return
+    with apsw.Connection(":memory:") as db:
+        rows(db, SCHEMA)
+        data = bytearray(db.serialize("main"))
+    data[18:20] = _WAL
+    name = file.with_name(f"{file.name}.{secrets.token_hex(8)}{NEW}")
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)  # as SQLite's
+    try:
+        with os.fdopen(descriptor, "wb") as new:
+            new.write(data)
+            new.flush()
+            os.fsync(descriptor)
+        with suppress(FileExistsError):  # another process was faster
+            os.link(name, file)
+    finally:
+        os.unlink(name)
 
 
 def prepare(db: apsw.Connection, file: Path, create: bool) -> None:

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -35,7 +35,6 @@ from knowledge.store import (
     SearchQuery,
     SkippedItem,
     SourceInfo,
-    Stored,
     StoreError,
     StoreStats,
     SyncRunning,
@@ -96,7 +95,11 @@ async def open_store(
     given = Path(path)
     # Links are resolved once, so that all connections, the lock and the log beside the file are of one file even if a
     # link changes meanwhile.
-    file = await trio.to_thread.run_sync(schema.resolved, given, create and not readonly)
+    create = create and not readonly
+    file = await trio.to_thread.run_sync(schema.resolved, given, create)
+    if create:
+        with suppress(OSError):  # what is wrong is said below
+            await trio.to_thread.run_sync(schema.appear, file)
     async with AsyncExitStack() as stack:
         try:
             writer = None
@@ -559,9 +562,13 @@ class SqliteStore:
     async def _write(self, work: Callable[[apsw.Connection], T]) -> T:
         return await _answered(self._require_writer().run(partial(at_once, work)), self._file)
 
-    async def stored(self, source: str) -> dict[str, Stored]:
-        """What the store holds of `source`, by source_id."""
-        return await self._read(partial(reading.stored, source=source))
+    async def versions(self, source: str) -> dict[str, str]:
+        """The version of each document that the store holds of `source`, by source_id."""
+        return await self._read(partial(reading.versions, source=source))
+
+    async def stored_digests(self, source: str) -> dict[str, str]:
+        """The hash of all that is stored of each document of `source`, by source_id."""
+        return await self._read(partial(reading.stored_digests, source=source))
 
     async def checkpoint(self, source: str) -> str | None:
         """The connector's checkpoint of the last synchronisation that left one."""

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unreadable
+from knowledge.connectors import ConnectorError, Found, Item, Skipped, Unchanged, Unreadable
 from knowledge.connectors.filesystem import FilesystemConnector
-from knowledge.textfiles import markdown_title
+from knowledge.textfiles import Globs, markdown_title
 
 OLD = 1_700_000_000  # long before any test: such a file counts as settled
 
@@ -24,7 +24,7 @@ def write(root: Path, *names: str, data: bytes | str = "text", mtime: int = OLD)
         os.utime(path, (mtime, mtime))
 
 
-async def scan(root: Path, **options: Any) -> list[Found | Skipped]:
+async def scan(root: Path, **options: Any) -> list[Found | Unchanged | Skipped]:
     return [entry async for entry in FilesystemConnector(root, **options).scan()]
 
 
@@ -241,3 +241,51 @@ async def test_a_settled_files_version_changes_with_content_size_or_time_and_a_f
     (changed,) = await scan(root)
     assert isinstance(changed, Found)
     assert changed.version != settled.version
+
+
+_names = st.text(alphabet="ab.\n/md-é", min_size=1, max_size=12).filter(
+    lambda name: "/" not in name and name.strip(".")
+)
+_patterns = st.sampled_from(["**/*.md", "*.d", "*md", "a.md", "a/", "b.md/", "*.a.md", "docs/*.md", "!*.md", "*"])
+
+
+@given(
+    folders=st.lists(_names, max_size=2),
+    name=_names,
+    include=st.lists(_patterns, max_size=2),
+    exclude=st.lists(_patterns, max_size=2),
+)
+def test_a_file_is_taken_by_its_name_as_by_its_path(
+    folders: list[str], name: str, include: list[str], exclude: list[str]
+) -> None:
+    globs = Globs(include, exclude, "gitignore")
+    folder = "".join(f"{each}/" for each in folders)
+    above = ["".join(f"{each}/" for each in folders[: n + 1]) for n in range(len(folders))]
+    if not any(map(globs.excludes, above)):  # no walk enters such a folder
+        assert globs.taken_in(folder)(name) == globs.take(folder + name)
+
+
+async def test_files_of_known_versions_are_named_by_their_path_and_others_as_ever(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, "a.md", "b.md", "deep/c.md", "big.md")
+    write(root, "new.md", mtime=OLD + 1)
+    clock = os.stat(root / "new.md").st_ctime_ns + 10_000_000_000
+    monkeypatch.setattr("knowledge.connectors.filesystem.time.time_ns", lambda: clock)
+    versions = {entry.source_id: entry.version for entry in await scan(root) if isinstance(entry, Found)}
+    del versions["new.md"]
+    (root / "b.md").write_text("changed")
+    (root / "big.md").write_text("x" * 20)
+    os.utime(root / "big.md", (OLD, OLD))
+    connector = FilesystemConnector(root, max_extract_bytes=10)
+    connector.compare(versions | {"gone.md": "1.1.1.1"})
+    entries = [entry async for entry in connector.scan()]
+    same = [each for entry in entries if isinstance(entry, Unchanged) for each in entry.source_ids]
+    assert sorted(same) == ["a.md", "deep/c.md"]
+    assert {entry.source_id for entry in entries if isinstance(entry, Found)} == {"b.md", "new.md"}
+    assert [entry.source_id for entry in entries if isinstance(entry, Skipped)] == ["big.md"]
+
+    # What has changed a moment ago may change again with the same times: it is never known.
+    monkeypatch.undo()
+    connector.compare(dict.fromkeys(versions, ""))
+    assert not [entry async for entry in connector.scan() if isinstance(entry, Unchanged)]

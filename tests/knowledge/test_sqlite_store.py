@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knowledge.access import EVERYTHING, Access, Reader, SourceAccess
+from knowledge.sqlite import schema
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import (
     MODES,
@@ -850,3 +852,38 @@ async def test_a_search_of_a_source_that_there_is_not_says_so_and_a_hidden_one_i
     for (source, reader), warnings in said.items():
         hidden = source in ("pay", "git:pay") and reader != EVERYTHING
         assert warnings == (unknown if source == "none" or hidden else ()), (source, reader)
+
+
+async def test_a_new_store_appears_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.sqlite"
+    link, seen = os.link, []
+
+    def appear(made: Path, file: Path) -> None:
+        seen.append(file.exists())
+        link(made, file)
+        db = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        schema.check(db, file)
+        seen.append(db.pragma("journal_mode"))
+        db.close()
+
+    monkeypatch.setattr(os, "link", appear)
+    async with open_store(path, create=True) as store:
+        await fill(store, document("a", "word"))
+        assert names(await search(store, "word")) == ["a"]
+    assert seen == [False, "wal"]
+    assert os.listdir(tmp_path) == ["store.sqlite"]
+
+
+async def test_a_store_is_made_where_files_cannot_be_linked_or_one_that_is_empty_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(made: Path, file: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(file))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "empty.sqlite").touch()
+    for name in ("new.sqlite", "empty.sqlite"):
+        async with open_store(tmp_path / name, create=True) as store:
+            await fill(store, document("a", "word"))
+            assert names(await search(store, "word")) == ["a"]
+    assert sorted(os.listdir(tmp_path)) == ["empty.sqlite", "new.sqlite"]
