@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import warm_start
 
 from cli.main import run
 
@@ -43,7 +43,7 @@ def inherited() -> dict[str, str]:
 
 def command_line(*arguments: str, cwd: Path, **environ: str) -> Ended:
     """Run the command line in `cwd`, with an environment that holds nothing of ours but what is given."""
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, "-m", "cli.main", *arguments],
         cwd=cwd,
         env=inherited() | environ,

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 import structlog
 import warm_start
+import warm_zygote
 
 # Hundreds of processes of this program start here, and each would compile every module anew: 0.4 s of CPU a command.
 sys.dont_write_bytecode = False
@@ -79,6 +80,16 @@ def _ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
 
 
 _default_ssl_context, httpcore2.default_ssl_context = httpcore2.default_ssl_context, _ssl_context
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_zygotes() -> None:
+    warm_zygote.ready()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    warm_zygote.allowed = item.get_closest_marker("cold") is None
 
 
 @pytest.fixture(scope="session")

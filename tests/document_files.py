@@ -1,20 +1,25 @@
-"""Files of PDF and Office for tests, made by the libraries of these formats; whole ones, broken ones and bombs."""
+"""Files of PDF and Office for tests, made by the libraries of these formats; whole ones, broken ones and bombs.
+
+The libraries are imported where they are used: most processes that run tests make none of these files.
+"""
 
 import io
 import struct
 import zipfile
 import zlib
+from typing import TYPE_CHECKING
 
-import docx
-import openpyxl
-import pptx
-from fpdf import FPDF
-from PIL import Image
+if TYPE_CHECKING:
+    import docx.document
+    import openpyxl
+    import pptx.presentation
 
 MIB = 1 << 20
 
 
 def pdf(pages: list[str], *, title: str | None = None, password: str | None = None) -> bytes:
+    from fpdf import FPDF
+
     made = FPDF()
     made.set_font("helvetica")
     if title is not None:
@@ -28,6 +33,9 @@ def pdf(pages: list[str], *, title: str | None = None, password: str | None = No
 
 
 def scan() -> bytes:
+    from fpdf import FPDF
+    from PIL import Image
+
     made = FPDF()
     made.add_page()
     made.image(Image.new("RGB", (40, 40), "gray"), 10, 10)
@@ -36,6 +44,8 @@ def scan() -> bytes:
 
 def word(*, title: str = "") -> bytes:
     """Title, two levels of headings, a list, a table."""
+    import docx
+
     made = docx.Document()
     made.core_properties.title = title
     made.add_heading("Handbook", 0)
@@ -53,6 +63,8 @@ def word(*, title: str = "") -> bytes:
 
 
 def slides() -> bytes:
+    import pptx
+
     made = pptx.Presentation()
     for title, body, notes in (("Plan", "Three steps", "speak slowly"), ("End", "Questions", "")):
         slide = made.slides.add_slide(made.slide_layouts[1])
@@ -64,6 +76,8 @@ def slides() -> bytes:
 
 
 def workbook() -> bytes:
+    import openpyxl
+
     made = openpyxl.Workbook()
     made.active.title = "Ports"
     made.active.append(["service", "port", "share"])

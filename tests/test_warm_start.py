@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 import trio
 import warm_start
+import warm_zygote
+
+from engine.workers import zygote
 
 ITSELF = """
 import json, os, signal, sys
@@ -21,6 +25,19 @@ print(json.dumps([
     [str(signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)],
     [sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stderr.errors],
 ]))
+"""
+# What a zygote is before its layers and its warm-up: the last line of its errors is the reason that it is lost.
+ZYGOTE = """
+import json, os, signal
+print(json.dumps([
+    sys.argv[2:4], sys.argv[5:], sys.path, os.getcwd(), dict(os.environ), __name__, gc.isenabled(),
+    sorted(name for name, module in sys.modules.items() if module),
+    os.getsid(0) == os.getpid(), [os.readlink(f"/proc/self/fd/{number}").partition(":")[0] for number in (0, 1, 2)],
+    len(os.listdir("/proc/self/fd")), os.readlink(f"/proc/self/fd/{sys.argv[1]}").partition(":")[0],
+    {each: str(signal.getsignal(each)) for each in signal.valid_signals()},
+    sys.flags.isolated, sys.flags.no_site, open("/proc/self/oom_score_adj").read(), os.nice(0),
+]), file=sys.stderr)
+os._exit(1)
 """
 # What it does, and what becomes of it.
 ENDS = [
@@ -108,3 +125,38 @@ def test_the_modules_of_the_program_are_there_before_it_begins_but_for_the_one_w
     real, warm = both(["-c", code])
     assert real.stdout == "[False, False, False]\n"
     assert warm.stdout == "[False, True, True]\n"
+
+
+async def test_a_zygote_that_begins_warm_is_one_that_was_started_but_for_the_time_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(zygote, "_BOOT", f"{zygote._BOOT.rpartition('main(')[0]}{ZYGOTE}")
+    found = []
+    for real in (True, False):
+        monkeypatch.setattr(warm_zygote, "_BOOT", None if real else zygote._BOOT)
+        with pytest.raises(zygote.ZygoteLost) as lost:
+            async with zygote.open_zygote(memory_bytes=1 << 30, processes=8):
+                pass
+        found.append(json.loads(str(lost.value).partition(": ")[2]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+async def test_zygotes_begin_warm_but_for_tests_that_are_cold(monkeypatch: pytest.MonkeyPatch, warm: bool) -> None:
+    started: list[Sequence[str]] = []
+
+    async def start(command: Sequence[str], **options: Any) -> trio.Process:
+        started.append(command)
+        return await real(command, **options)
+
+    real = warm_zygote._open_for_real
+    monkeypatch.setattr(warm_zygote, "_open_for_real", start)
+    monkeypatch.setattr(warm_zygote, "allowed", warm)
+    async with zygote.open_zygote(memory_bytes=1 << 30, processes=8) as opened:
+        child = await opened.fork(cpu_s=1, memory_bytes=1 << 28)
+        child.signal(signal.SIGKILL)
+        with trio.fail_after(10):
+            await child.ended.wait()
+        assert child.status == signal.SIGKILL
+        child.close()
+    assert len(started) == (not warm)

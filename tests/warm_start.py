@@ -20,8 +20,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -37,27 +38,25 @@ _LENGTH = 4
 # ---- the test's side --------------------------------------------------------------------------------------------
 
 
-class _Template:
-    """The process that forks, for the rest of the tests of this process."""
+class Template:
+    """A process that forks, for the rest of the tests of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *words: str, environ: dict[str, str]) -> None:
         self._ours, theirs = socket.socketpair()
-        without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], env=without_path, cwd=ROOT,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, *(word.format(control=theirs.fileno()) for word in words)],
+                pass_fds=[theirs.fileno()], env=environ, cwd=ROOT, stdin=subprocess.DEVNULL,
             )  # fmt: skip
+        _templates.append(self)
         atexit.register(self._end)
 
     def _end(self) -> None:
         self._ours.close()
         self._process.wait()
 
-    def start(self, job: dict[str, Any], descriptors: list[int]) -> int:
+    def start(self, data: bytes, descriptors: list[int]) -> int:
         """The process id of a new child of this process."""
-        data = json.dumps(job).encode()
         _adopt_orphans(True)
         try:
             socket.send_fds(self._ours, [len(data).to_bytes(_LENGTH)], descriptors)
@@ -80,14 +79,14 @@ def _received(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-_templates: list[_Template] = []
-_one_at_a_time = threading.Lock()  # tests start processes from threads of theirs
+_templates: list[Template] = []
+one_at_a_time = threading.Lock()  # tests start processes from threads of theirs
 
 
-def _template() -> _Template:
-    if not _templates:
-        _templates.append(_Template())
-    return _templates[0]
+@cache
+def _template() -> Template:
+    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return Template(__file__, "{control}", environ=without_path)
 
 
 class Popen(subprocess.Popen[Any]):
@@ -112,8 +111,8 @@ class Popen(subprocess.Popen[Any]):
             "group": process_group,
             "passed": list(pass_fds),
         }
-        with _one_at_a_time:
-            self.pid = _template().start(job, [*streams, *pass_fds])
+        with one_at_a_time:
+            self.pid = _template().start(json.dumps(job).encode(), [*streams, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
@@ -151,15 +150,30 @@ async def open_process(command: Sequence[Any], **options: Any) -> trio.Process:
     return trio.Process._create(process, *streams)  # the only way to wait for a process that is there already
 
 
+@asynccontextmanager
+async def running(command: Sequence[Any], **options: Any) -> AsyncIterator[trio.Process]:
+    """A process that `open_process` starts, until the end of the block."""
+    process = await open_process(command, **options)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):  # safe to shield: it has been killed
+            await process.wait()
+            for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+                await stream.aclose()
+
+
 def children(*, recursive: bool = False) -> list[psutil.Process]:
-    """`psutil.Process().children` without the template, which stays for later tests. Zombies are among them."""
+    """`psutil.Process().children` without the templates, which stay for later tests. Zombies are among them."""
     kept = [each._process.pid for each in _templates]
     return [each for each in psutil.Process().children(recursive=recursive) if each.pid not in kept]
 
 
 def ready() -> None:
     """Start the template now, where it would count as what a test leaves behind."""
-    with _one_at_a_time:
+    with one_at_a_time:
         _template()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+import warm_start
 
 from agents.service import Service, open_service
 from benchmarks.bench import Plan, Watch, measure
@@ -148,15 +149,14 @@ async def test_a_scenario_whose_tenants_all_have_names_needs_no_key_beside_their
 async def test_the_command_reads_keys_from_a_file_and_says_which_is_refused(keyed: Serving, tmp_path: Path) -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
 
-    async def bench(*keys: str) -> subprocess.CompletedProcess[bytes]:
+    async def bench(*keys: str) -> "subprocess.CompletedProcess[bytes]":
         (tmp_path / "keys").write_text("# acme\n\n" + "\n".join(keys) + "\n")
         words = ("http", keyed.url, "--scenario", "noop", "--rate", "40", "--duration", "200ms", "--warm-up", "0s")
-        with trio.fail_after(60):
-            return await trio.run_process(
-                [sys.executable, "-m", "cli.main", "bench", *words, "--key-file", "keys", "--json=-"],
-                cwd=tmp_path, env=environ | {"PYTHONPATH": str(ROOT)}, capture_stdout=True, capture_stderr=True,
-                check=False,
-            )  # fmt: skip
+        run = partial(
+            warm_start.run, [sys.executable, "-m", "cli.main", "bench", *words, "--key-file", "keys", "--json=-"],
+            cwd=tmp_path, env=environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=60,
+        )  # fmt: skip
+        return await trio.to_thread.run_sync(run)
 
     fine = await bench(keyed.keys["acme"])
     result = json.loads(fine.stdout)

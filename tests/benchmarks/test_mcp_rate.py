@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from benchmarks.aims.mcp_peers import budget, incident
 from benchmarks.aims.mcp_rate import ASKED, ROWS, SERVICE, Row, Turn, WrongJob, check_job, figures, report
@@ -20,7 +20,7 @@ FASTMCP, OURS = (next(row for row in ROWS if row.server == name and row.method) 
 def test_a_short_run_measures_every_row_but_fastmcps_and_says_that_these_are_left_out(tmp_path: Path) -> None:
     written = tmp_path / "rate.json"
     command = ["--requests", "20", "--rounds", "1", "--json", str(written)]
-    done = subprocess.run(
+    done = warm_start.run(
         [sys.executable, "-m", "benchmarks.aims.mcp_rate", *command],
         cwd=ROOT,
         capture_output=True,

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 import trio
+import warm_start
 from mcp import Client
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures.py"
@@ -23,10 +23,9 @@ async def test_a_signal_finishes_calls_and_ends_streams_with_a_result_and_the_pr
 ) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "ENGINE_LOG": "error"}
     command = [sys.executable, str(FIXTURES), "--bind", "127.0.0.1:0"]
-    start = partial(trio.run_process, command, stdout=subprocess.PIPE, check=False, env=environ)
-    async with trio.open_nursery() as nursery:
-        process = await nursery.start(start)
+    async with warm_start.running(command, stdout=subprocess.PIPE, env=environ) as process:
         with trio.fail_after(60):
+            assert process.stdout is not None
             printed = await process.stdout.receive_some()
             url = printed.decode().split()[-1]
             async with (

@@ -2,16 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 import trio
 from models_support import stubbed
 
 from engine.models.stub import MAX_BODY_BYTES, Stub
+
+# Imported where they are used: together they take longer than all that other tests import.
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 SCRIPT = """
 [[reply]]
@@ -69,7 +72,9 @@ SAID = "It is 18 C in Zürich, and nobody needs an umbrella. 🎉"
 
 
 @asynccontextmanager
-async def of_openai() -> AsyncIterator[tuple[Stub, openai.AsyncOpenAI]]:
+async def of_openai() -> AsyncIterator[tuple[Stub, "openai.AsyncOpenAI"]]:
+    import openai
+
     async with (
         stubbed(SCRIPT) as (stub, url),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=10) as client,
@@ -78,7 +83,9 @@ async def of_openai() -> AsyncIterator[tuple[Stub, openai.AsyncOpenAI]]:
 
 
 @asynccontextmanager
-async def of_anthropic() -> AsyncIterator[tuple[Stub, anthropic.AsyncAnthropic]]:
+async def of_anthropic() -> AsyncIterator[tuple[Stub, "anthropic.AsyncAnthropic"]]:
+    import anthropic
+
     async with (
         stubbed(SCRIPT) as (stub, url),
         anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0, timeout=10) as client,
@@ -149,32 +156,35 @@ async def test_arguments_that_are_no_json_are_sent_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("text", "of_openai_", "of_anthropic_"),
     [
-        ("busy", openai.RateLimitError, anthropic.RateLimitError),
-        ("overloaded", openai.InternalServerError, anthropic.APIStatusError),
-        ("key", openai.AuthenticationError, anthropic.AuthenticationError),
-        ("something that no reply is for", openai.BadRequestError, anthropic.BadRequestError),
+        ("busy", "RateLimitError", "RateLimitError"),
+        ("overloaded", "InternalServerError", "APIStatusError"),
+        ("key", "AuthenticationError", "AuthenticationError"),
+        ("something that no reply is for", "BadRequestError", "BadRequestError"),
     ],
 )
-async def test_errors_are_those_that_the_clients_know(
-    text: str, of_openai_: type[Exception], of_anthropic_: type[Exception]
-) -> None:
+async def test_errors_are_those_that_the_clients_know(text: str, of_openai_: str, of_anthropic_: str) -> None:
+    import anthropic
+    import openai
+
     messages = [{"role": "user", "content": text}]
     async with of_openai() as (_, client):
-        with pytest.raises(of_openai_):
+        with pytest.raises(getattr(openai, of_openai_)):
             await client.chat.completions.create(model="m", messages=messages)
     async with of_anthropic() as (_, other):
-        with pytest.raises(of_anthropic_) as caught:
+        with pytest.raises(getattr(anthropic, of_anthropic_)) as caught:
             await other.messages.create(model="m", max_tokens=1, messages=messages)
     assert caught.value.body["type"] == "error"  # type: ignore[attr-defined]
 
 
-async def streamed(client: openai.AsyncOpenAI, text: str) -> list[Any]:
+async def streamed(client: "openai.AsyncOpenAI", text: str) -> list[Any]:
     stream = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], stream=True)
     return [chunk async for chunk in stream]
 
 
 @pytest.mark.parametrize("fault", ["cut", "garbage"])
 async def test_faults_are_errors_and_the_next_request_works(fault: str) -> None:
+    import openai
+
     async with of_openai() as (_, client):
         with pytest.raises((openai.APIError, httpx2.RemoteProtocolError, ValueError)):
             await streamed(client, fault)

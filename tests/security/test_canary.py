@@ -14,6 +14,8 @@ from engine.engine import Engine, open_engine
 from engine.run import RunRequest, Script
 from engine.tenant import Tenant
 
+pytestmark = pytest.mark.cold
+
 KEEPS_ITS_SECRET = b"""
 local kept = {}
 agent = {}

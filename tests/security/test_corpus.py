@@ -27,6 +27,8 @@ from engine.run import LogLine, RunResult
 from sandbox.wire.limits import MIB, SPECS
 from sandbox.wire.outcome import Outcome
 
+pytestmark = pytest.mark.cold
+
 SCRIPTS = [path.relative_to(ROOT).as_posix() for path in paths()]
 # Run once more with a process for every run: everything that must succeed, and everything that talks to the host.
 ALSO_IN_EXECUTION = [name for name in SCRIPTS if name.startswith(("benign/", "protocol/"))]

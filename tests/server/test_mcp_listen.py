@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import anyio
 import pytest
 import trio
 import trio.testing
+import warm_start
 from mcp import Client
 from mcp_support import (
     META,
@@ -333,9 +333,8 @@ class Lines:
 async def test_the_official_client_does_all_of_it_on_asyncio() -> None:
     async with serving(FakeService()) as server:
         command = [sys.executable, "-c", ON_ASYNCIO, f"{server.url}/mcp"]
-        async with trio.open_nursery() as nursery:
-            start = partial(trio.run_process, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, check=False)
-            process = await nursery.start(start)
+        async with warm_start.running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
             lines = Lines(process.stdout)
             with trio.fail_after(60):
                 for mode in ("legacy", "auto", "2026-07-28"):

@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
-import trio
 from mcp import Client
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
@@ -23,20 +21,15 @@ pytest.importorskip("authlib")
 PROCESS = Path(__file__).with_name("issuer_process.py")
 
 
-@asynccontextmanager
-async def authorization_server() -> AsyncIterator[str]:
-    """The URL of one, in a process of its own."""
-    async with trio.open_nursery() as nursery:
-        run = partial(trio.run_process, [sys.executable, str(PROCESS)], stdout=subprocess.PIPE, check=False)
-        process = await nursery.start(run)
-        line = b""
-        with trio.fail_after(60):
-            while not line.endswith(b"\n"):
-                data = await process.stdout.receive_some()
-                assert data, "the authorization server did not start"
-                line += data
-        yield line.decode().strip()
-        nursery.cancel_scope.cancel()
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    """The URL of an authorization server in a process of its own."""
+    with subprocess.Popen([sys.executable, str(PROCESS)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url, "the authorization server did not start"
+        yield url
+        process.kill()
 
 
 class Storage:
@@ -91,22 +84,21 @@ def provider(url: str, browser: Browser, storage: Storage) -> OAuthClientProvide
 
 
 @asynccontextmanager
-async def everything(folder: Path) -> AsyncIterator[tuple[Any, str]]:
-    """A server of this engine whose resource is where it listens, and the issuer that it trusts."""
-    async with authorization_server() as issuer:
-        config = oauth(sso=issuer_table(issuer))
-        async with opened(folder, config) as server:
-            # The port is known only now; tokens are made for the address that clients use.
-            real = config.model_copy(update={"resource": f"{server.running.url}/mcp"})
-            service: Any = server.running.service
-            tenants = service.loaded.config.tenants.model_copy(update={"oauth": real})
-            object.__setattr__(service.loaded, "config", service.loaded.config.model_copy(update={"tenants": tenants}))
-            server.running.guard.auth._tokens.config = real
-            yield server, issuer
+async def trusting(issuer: str, folder: Path) -> AsyncIterator[Any]:
+    """A server of this engine whose resource is where it listens, and which trusts the issuer."""
+    config = oauth(sso=issuer_table(issuer))
+    async with opened(folder, config) as server:
+        # The port is known only now; tokens are made for the address that clients use.
+        real = config.model_copy(update={"resource": f"{server.running.url}/mcp"})
+        service: Any = server.running.service
+        tenants = service.loaded.config.tenants.model_copy(update={"oauth": real})
+        object.__setattr__(service.loaded, "config", service.loaded.config.model_copy(update={"tenants": tenants}))
+        server.running.guard.auth._tokens.config = real
+        yield server
 
 
-async def test_the_official_client_logs_in_lists_and_calls(tmp_path: Path) -> None:
-    async with everything(tmp_path) as (server, issuer):
+async def test_the_official_client_logs_in_lists_and_calls(issuer: str, tmp_path: Path) -> None:
+    async with trusting(issuer, tmp_path) as server:
         browser, storage = Browser("alice"), Storage()
         url = f"{server.running.url}/mcp"
         async with (
@@ -138,8 +130,8 @@ async def _rotated(server: Any, issuer: str, storage: Storage) -> list[int]:
         return [before, (await client.get("/agents/list")).status_code]
 
 
-async def test_a_client_steps_up_to_the_scope_that_a_route_needs(tmp_path: Path) -> None:
-    async with everything(tmp_path) as (server, _):
+async def test_a_client_steps_up_to_the_scope_that_a_route_needs(issuer: str, tmp_path: Path) -> None:
+    async with trusting(issuer, tmp_path) as server:
         browser, storage = Browser("alice"), Storage()
         auth = provider(f"{server.running.url}/mcp", browser, storage)
         async with server.running.client(auth=auth) as client:
@@ -149,8 +141,8 @@ async def test_a_client_steps_up_to_the_scope_that_a_route_needs(tmp_path: Path)
         assert [asked["scope"] for asked in browser.opened] == [["engine:use"], ["engine:use engine:publish"]]
 
 
-async def test_a_user_whose_organization_is_no_tenant_gets_no_access(tmp_path: Path) -> None:
-    async with everything(tmp_path) as (server, _):
+async def test_a_user_whose_organization_is_no_tenant_gets_no_access(issuer: str, tmp_path: Path) -> None:
+    async with trusting(issuer, tmp_path) as server:
         browser = Browser("mallory")
         auth = provider(f"{server.running.url}/mcp", browser, Storage())
         async with server.running.client(auth=auth) as client:
