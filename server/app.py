@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import resource
 import signal
 import socket
@@ -108,7 +109,7 @@ async def open_front(
     access = Access(bind_host, settings.allowed_hosts, settings.allowed_origins)
     guard = Guard(
         route, access, auth, max_body_bytes=settings.max_body_bytes, body_timeout_s=settings.body_timeout_s,
-        rates=rates,
+        rates=rates, background=speaking.runs,
     )  # fmt: skip
     async with speaking.run(), trio.open_nursery() as nursery:
         nursery.start_soon(auth.expel, guard.active)
@@ -152,10 +153,14 @@ async def serve_app(
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
 
+    ends = math.inf
+
     async def farewell() -> None:
+        nonlocal ends
         await stop.wait()
+        ends = trio.current_time() + graceful_timeout_s
         guard.drain()
-        await trio.sleep(graceful_timeout_s)
+        await trio.sleep_until(ends)
         guard.cancel_all()
 
     async with trio.open_nursery() as nursery:
@@ -170,6 +175,8 @@ async def serve_app(
             head_timeout_s=guard.body_timeout_s,
             task_status=task_status,
         )
+        if guard.background is not None:
+            await guard.background.settle(min(ends, trio.current_time() + graceful_timeout_s))
         nursery.cancel_scope.cancel()
 
 

@@ -30,7 +30,7 @@ from server.app import Opener, Refused, open_server, run_process, serve_app
 from server.logs import log
 from server.mcp.caller import Caller, Context
 from server.mcp.handlers import Handlers
-from server.mcp.listen import Listeners
+from server.mcp.listen import Listeners, TaskChanged
 from server.mcp.log import SessionLevel
 from server.mcp.wire import _FLUSH_S, Incoming, Outgoing, Wire
 
@@ -59,10 +59,12 @@ async def serve_client(
         info = calls.tool_info(tenant, name)
         return None if info is None else info.parameters
 
-    server: Server[Any] = Handlers(calls, listeners, caller=caller).server(input_schema)
+    handlers = Handlers(calls, listeners, caller=caller)
+    server: Server[Any] = handlers.server(input_schema)
 
     async def farewell() -> None:
         await stop.wait()
+        handlers.runs.drain()
         wire.stop()
         await trio.sleep(graceful_timeout_s + _FLUSH_S)
         nursery.cancel_scope.cancel()  # the client has stopped reading
@@ -79,13 +81,14 @@ async def serve_client(
         try:
             async with listeners.opened(tenant, asked, documents) as listener:
                 while (event := await listener.next()) is not None:
+                    assert not isinstance(event, TaskChanged)  # it watches none
                     method = event_to_notification(event, {}).method
                     await wire.send(t.JSONRPCNotification(jsonrpc="2.0", method=method))
         except Problem as problem:
             log.warning("changed lists are not told", reason=problem.message)
 
     with calls.changes.heard_by(listeners.hear):
-        async with trio.open_nursery() as nursery:
+        async with handlers.runs.opened(), trio.open_nursery() as nursery:
             nursery.start_soon(farewell)
             nursery.start_soon(listeners.watch)
             nursery.start_soon(tell_of_changes)

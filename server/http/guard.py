@@ -8,6 +8,7 @@ answer to every request, and afterwards a connection that is either usable or cl
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -50,6 +51,18 @@ _HEADER_NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]*")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]*)(/[^?#]*)?", re.IGNORECASE)
 
 
+class Background(Protocol):
+    """Work that outlives the requests that began it."""
+
+    def drain(self) -> None:
+        """Note that the server is shutting down."""
+        ...
+
+    async def settle(self, deadline: float) -> None:
+        """Wait until it has ended, and end the rest at the deadline (trio's clock)."""
+        ...
+
+
 class Guard:
     """An ASGI application in front of another one, for `server.transport.http1`: one HTTP request for each call."""
 
@@ -62,8 +75,10 @@ class Guard:
         max_body_bytes: int,
         body_timeout_s: float,
         rates: Callable[[Tenant], Iterable[tuple[bytes, bytes]]] = lambda tenant: (),
+        background: Background | None = None,
     ) -> None:
         """`rates` returns the headers that say how many requests a tenant may send."""
+        self.background = background
         self.app = app
         self.access = access
         self.auth = auth
@@ -94,6 +109,8 @@ class Guard:
         self.draining = True
         for exchange in self._active:
             exchange.drain()
+        if self.background is not None:
+            self.background.drain()
 
     def cancel_all(self) -> None:
         """Cancel every request; those without an answer so far get an error: the server is shutting down."""

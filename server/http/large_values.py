@@ -7,10 +7,14 @@ The SDK copies every value three times, then writes it with the standard library
 import re
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
+import msgspec
 import trio
 
 from server.http.asgi import PIECE, Exchange, Message, Send
+from server.problems import encode
 
 # A smaller value (as JSON) goes through the SDK, which takes 1 ms for it.
 HELD_BYTES = 64 * 1024
@@ -40,6 +44,44 @@ class Held:
             pieces += [body[at : mark.start()], *self._rendered[int(mark[1] or mark[2])]]
             at = mark.end()
         return [*pieces, body[at:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The value of an answer, rendered once. `text` is its JSON as a JSON string, for a large value only."""
+
+    value: Any
+    json: bytes
+    text: tuple[bytes, ...]
+
+    @property
+    def large(self) -> bool:
+        return bool(self.text)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes without `value`, or with a small one."""
+        if not self.large and isinstance(self.value, str):
+            return 4 * len(self.value)
+        return len(self.json) + sum(map(len, self.text))
+
+    def compact(self) -> "Rendered":
+        """The same without a large value, which takes up to eight times the bytes of its JSON."""
+        return replace(self, value=None) if self.large else self
+
+    def whole(self) -> Any:
+        """The value."""
+        return msgspec.json.decode(self.json) if self.large and self.value is None else self.value
+
+
+async def rendered(value: Any) -> Rendered:
+    """Render a value, a large one with pauses."""
+    if isinstance(value, str) and len(value) <= HELD_BYTES:
+        return Rendered(value, b"", ())
+    json = encode(value)
+    if len(json) <= HELD_BYTES:
+        return Rendered(value, json, ())
+    return Rendered(value, json, (json,) if isinstance(value, str) else await text_of(json))
 
 
 async def text_of(rendered: bytes) -> tuple[bytes, ...]:

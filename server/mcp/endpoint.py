@@ -52,7 +52,9 @@ class Mcp:
     ) -> None:
         self._calls = calls
         self.listeners = Listeners()
-        self.server: Server[Any] = handlers(calls, self.listeners).server(self._input_schema)
+        handling = handlers(calls, self.listeners)
+        self.runs = handling.runs
+        self.server: Server[Any] = handling.server(self._input_schema)
         # The guard checks Host and Origin.
         streaming, plain = (
             StreamableHTTPSessionManager(
@@ -66,7 +68,7 @@ class Mcp:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Open what requests need. An error in any of its tasks cancels the block and propagates."""
-        async with self._streaming.run(), self._plain.run(), trio.open_nursery() as nursery:
+        async with self._streaming.run(), self._plain.run(), self.runs.opened(), trio.open_nursery() as nursery:
             with self._calls.changes.heard_by(self.listeners.hear):
                 nursery.start_soon(self.listeners.watch)
                 nursery.start_soon(self._slow.watch)
@@ -148,6 +150,8 @@ def _refuse_headers(scope: Scope, message: Mapping[str, Any]) -> Answer | None:
     if not json or not stream:
         names = "Accept must name application/json and text/event-stream"
         return rpc_answer(406, INVALID_REQUEST, names, id_of(message))
+    if (wrong := _refuse_task(exchange_of(scope), message)) is not None:
+        return wrong
     versions = [value for name, value in scope["headers"] if name == _VERSION]
     if len(versions) > 1:
         return rpc_answer(400, HEADER_MISMATCH, "MCP-Protocol-Version is given more than once", id_of(message))
@@ -162,3 +166,13 @@ def _refuse_headers(scope: Scope, message: Mapping[str, Any]) -> Answer | None:
         data = {"supported": [*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS], "requested": seen}
         return rpc_answer(400, UNSUPPORTED_PROTOCOL_VERSION, f"no such protocol version: {seen}", id_of(message), data)
     return None
+
+
+def _refuse_task(exchange: Exchange, message: Mapping[str, Any]) -> Answer | None:
+    """The error for a method about a task whose `Mcp-Name` is another one: the SDK checks those of the core alone."""
+    if not str(message.get("method")).startswith("tasks/"):
+        return None
+    named, id = exchange.headers.get(b"mcp-name"), message.get("params", {}).get("taskId")
+    if named is None or not isinstance(id, str) or named.decode("latin-1") == id:
+        return None
+    return rpc_answer(400, HEADER_MISMATCH, "the Mcp-Name header is not params.taskId", id_of(message))

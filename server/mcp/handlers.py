@@ -9,7 +9,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, TypeVar
 
 import mcp_types as t
@@ -24,15 +24,16 @@ from pydantic import ValidationError
 from agents.agent import AgentInfo, AgentPrompt, Call
 from agents.calls import Calls
 from agents.documents import Document, Documents
-from agents.tool import ToolInfo
+from agents.tool import Called, ToolInfo
 from engine.errors import Code, Problem, leaf
 from engine.run import LogLine
 from server.about import engine_version
 from server.http.asgi import Exchange
-from server.http.large_values import HELD_BYTES, Held, text_of
+from server.http.large_values import HELD_BYTES, Held, Rendered, rendered
 from server.logs import report
+from server.mcp.asking import able
 from server.mcp.caller import Caller, Context, http_caller, of_handshake
-from server.mcp.listen import Listeners
+from server.mcp.listen import Listeners, Watching
 from server.mcp.log import LEVELS, passes, wanted
 from server.mcp.methods import METHODS, Method
 from server.mcp.pages import PAGE, Cursors
@@ -42,6 +43,8 @@ from server.mcp.shapes import (
     MAX_VALUES,
     TEMPLATES,
     TITLE_TEMPLATE,
+    TaskAnswers,
+    TaskParams,
     completion_of,
     contents_of,
     document_id,
@@ -54,11 +57,14 @@ from server.mcp.shapes import (
     result_of,
     size_of,
     source_and_title,
+    task_ids,
     texts_of,
     tool_of,
     wrong_params,
     wrong_token,
 )
+from server.mcp.task_states import EXTENSION
+from server.mcp.tasks import Runs, lacking_tasks
 from server.problems import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -164,6 +170,8 @@ class Handlers:
         self._listeners = listeners
         self._cursors = cursors or Cursors()
         self._caller = caller
+        # The calls that may outlive their requests; to be opened while there are any.
+        self.runs = Runs(calls, _shown, listeners.tell_task)
 
     def server(self, input_schema: Callable[[str], Mapping[str, Any] | None]) -> Server[Any]:
         """The SDK's server with these handlers. `input_schema` finds the schema to check `Mcp-Param-*` headers with."""
@@ -184,7 +192,6 @@ class Handlers:
             # Without it the SDK makes the whole list for every call.
             get_tool_input_schema=input_schema,
             on_list_tools=guarded(self.list_tools),
-            on_call_tool=guarded(self.call_tool),
             on_list_prompts=guarded(self.list_prompts),
             on_get_prompt=guarded(self.get_prompt),
             on_list_resources=guarded(self.list_resources),
@@ -195,7 +202,13 @@ class Handlers:
         )
         # Not `on_set_logging_level`: the SDK warns about it, because 2026-07-28 uses `_meta` of requests instead.
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, guarded(self.set_level))
-        # No handler asks a client for input, so a state that a client sends back is forged: -32602.
+        # Not `on_call_tool`, whose type has no place for the result of an extension.
+        server.add_request_handler("tools/call", t.CallToolRequestParams, guarded(self.call_tool))
+        server.add_request_handler("tasks/get", TaskParams, guarded(self.get_task))
+        server.add_request_handler("tasks/update", TaskAnswers, guarded(self.update_task))
+        server.add_request_handler("tasks/cancel", TaskParams, guarded(self.cancel_task))
+        server.extensions[EXTENSION] = {}
+        # A state is sealed here; `Runs` sees that each is used once.
         security = RequestStateSecurity.ephemeral()
         security.bind_principal = lambda ctx: self._caller(ctx).tenant.id
         # Replaces the SDK's middleware, which records spans for OpenTelemetry: nothing here collects them, and they
@@ -226,23 +239,61 @@ class Handlers:
 
     async def call_tool(
         self, ctx: Context, params: t.CallToolRequestParams
-    ) -> t.CallToolResult | t.InputRequiredResult:
+    ) -> t.CallToolResult | t.InputRequiredResult | dict[str, Any]:
         caller = self._caller(ctx)
         # An agent offered as a tool is not in the list of its own tools, but its own endpoint offers it.
         agent = None if self._is_own_tool(caller, params.name) else caller.agent
-        try:
-            async with self._call(ctx, caller, params.name) as call:
-                called = await self._calls.call_tool(params.name, params.arguments or {}, call, agent=agent)
-        except Exception as error:
+
+        async def step(call: Call) -> Called:
+            return await self._calls.call_tool(params.name, params.arguments or {}, call, agent=agent)
+
+        def failed(error: Exception) -> t.CallToolResult:
             problem = leaf(error)
             if not isinstance(problem, Problem):
-                raise
+                raise error
             if problem.code in (Code.NOT_FOUND, Code.TOOL_NOT_ALLOWED) and not self._knows(caller, params.name):
                 raise MCPError(INVALID_PARAMS, problem.message, details(problem)) from None
             return failure_of(problem)
+
+        attach = self._call(ctx, caller, params.name)
+        can = able(None if of_handshake(ctx) else ctx.session.client_capabilities)
+        try:
+            if params.request_state is not None and not of_handshake(ctx):
+                given = params.input_responses or {}
+                called = await self.runs.resume(caller, can, params.request_state, given, attach)
+            elif can:
+                called = await self.runs.start(caller, can, step, failed, attach)
+            else:
+                async with attach as call:
+                    called = await step(call)
+        except MCPError:
+            raise
+        except Exception as error:
+            return failed(error)
+        if not isinstance(called, Called):
+            return called
         info = self._calls.tool_info(caller.tenant, params.name)
         wrapped = is_wrapped(called.value, None if info is None else info.returns, of_handshake(ctx))
-        return await _result(called.value, wrapped, caller)
+        return _result(await rendered(called.value), wrapped, caller)
+
+    async def get_task(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        return self.runs.detail(self._task_caller(ctx), params.task_id)
+
+    async def update_task(self, ctx: Context, params: TaskAnswers) -> dict[str, Any]:
+        self.runs.update(self._task_caller(ctx), params.task_id, params.input_responses)
+        return {}
+
+    async def cancel_task(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+        self.runs.cancel(self._task_caller(ctx), params.task_id)
+        return {}
+
+    def _task_caller(self, ctx: Context) -> Caller:
+        """The caller of a method about tasks. Raises MCPError for a client that has not declared the extension."""
+        if of_handshake(ctx):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        if not able(ctx.session.client_capabilities).tasks:
+            raise lacking_tasks()
+        return self._caller(ctx)
 
     def _tools(self, caller: Caller) -> list[ToolInfo]:
         tools = self._calls.list_tools(caller.tenant, caller.agent)
@@ -385,7 +436,11 @@ class Handlers:
 
     async def listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> t.SubscriptionsListenResult:
         caller = self._caller(ctx)
-        return await self._listeners.serve(ctx, params, caller, self._documents(caller))
+        ids = task_ids(params.notifications)
+        if ids and not able(ctx.session.client_capabilities).tasks:
+            raise lacking_tasks()
+        watching = Watching(self.runs.known(caller, ids), partial(self.runs.detail, caller))
+        return await self._listeners.serve(ctx, params, caller, self._documents(caller), watching)
 
     async def set_level(self, ctx: Context, params: t.SetLevelRequestParams) -> t.EmptyResult:
         """Set the least level of the log lines sent to the session (handshake revisions only)."""
@@ -419,17 +474,19 @@ class Handlers:
             yield call
 
 
-async def _result(value: Any, wrapped: bool, caller: Caller) -> t.CallToolResult:
+def _result(answer: Rendered, wrapped: bool, caller: Caller) -> t.CallToolResult:
     """A tool's answer; a large value bypasses the SDK."""
-    if isinstance(value, str) and len(value) <= HELD_BYTES:
-        return result_of(value, value, wrapped)
-    rendered = encode(value)
-    if len(rendered) <= HELD_BYTES or caller.exchange is None:
-        return result_of(value if isinstance(value, str) else rendered.decode(), value, wrapped)
-    held = _held(caller.exchange, len(rendered))
-    text = (rendered,) if isinstance(value, str) else await text_of(rendered)
+    if not answer.large or caller.exchange is None:
+        value = answer.whole()
+        return result_of(value if isinstance(value, str) else answer.json.decode(), value, wrapped)
+    held = _held(caller.exchange, len(answer.json))
     # Unwrapped, the SDK may require an object; inside an object it accepts any value.
-    return result_of(held.text(*text), held.object(rendered), wrapped)
+    return result_of(held.text(*answer.text), held.object(answer.json), wrapped)
+
+
+def _shown(answer: Rendered, caller: Caller) -> t.CallToolResult:
+    """The kept answer of a task; no handshake revision has tasks."""
+    return _result(answer, False, caller)
 
 
 async def _prompt(prompt: AgentPrompt, caller: Caller) -> tuple[list[tuple[str, str]], dict[str, Any]]:
@@ -448,7 +505,7 @@ async def _prompt(prompt: AgentPrompt, caller: Caller) -> tuple[list[tuple[str, 
 
 def _held(exchange: Exchange, rendered_bytes: int) -> Held:
     exchange.charge(2 * render_cpu_s(rendered_bytes))  # twice: rendering, then escaping and sending
-    exchange.held = Held()
+    exchange.held = exchange.held or Held()  # a stream holds several
     return exchange.held
 
 

@@ -5,11 +5,14 @@ costs a few bytes, however much changes. A stream ends when the client disconnec
 (`server.transport.http1`), or, with a final result, when the server shuts down.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import mcp_types as t
 import trio
+from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import (
     SUBSCRIPTION_ID_META_KEY,
     PromptsListChanged,
@@ -40,10 +43,36 @@ TOOLS_CHANGED = ToolsListChanged()
 PROMPTS_CHANGED = PromptsListChanged()
 
 
+@dataclass(frozen=True, slots=True)
+class TaskChanged:
+    """A task that a stream watches is in another state."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """The tasks that a stream watches, and their state, which raises MCPError for one that has expired."""
+
+    ids: Iterable[str] = ()
+    detail: Callable[[str], dict[str, Any]] = lambda id: {}
+
+
+class _TaskNotification(t.Notification[dict[str, Any], Literal["notifications/tasks"]]):
+    method: Literal["notifications/tasks"] = "notifications/tasks"
+    params: dict[str, Any]
+
+
+_Event = ServerEvent | TaskChanged
+
+
 class _Listener:
     """One open stream: its subscriptions, and the events that are not sent yet."""
 
-    def __init__(self, tenant: Tenant, asked: t.SubscriptionFilter, documents: Documents | None) -> None:
+    def __init__(
+        self, tenant: Tenant, asked: t.SubscriptionFilter, documents: Documents | None, tasks: Iterable[str]
+    ) -> None:
+        self.tasks = frozenset(tasks)
         self.tenant = tenant
         self.documents = documents
         # Address -> id of the watched documents.
@@ -53,12 +82,14 @@ class _Listener:
             prompts_list_changed=asked.prompts_list_changed or None,
             resources_list_changed=(asked.resources_list_changed or None) if documents is not None else None,
             resource_subscriptions=list(self.watched) or None,
+            **({"taskIds": sorted(self.tasks)} if self.tasks else {}),
         )
         self._uris = frozenset(self.watched)
         # The revision of the store at the last event, and the digests of the watched documents then.
         self._revision: int | None = None
         self._digests: dict[str, str] = {}
-        self._pending: dict[ServerEvent, None] = {}
+        # Tasks may have changed before the stream was open.
+        self._pending: dict[_Event, None] = {TaskChanged(each): None for each in sorted(self.tasks)}
         self._ended = False
         self._news = trio.Event()
 
@@ -77,12 +108,18 @@ class _Listener:
             self._pending[event] = None
             self._news.set()
 
+    def offer_task(self, event: TaskChanged) -> None:
+        """Queue a task's change if the client watches it."""
+        if event.id in self.tasks:
+            self._pending[event] = None
+            self._news.set()
+
     def end(self) -> None:
         """Accept no more events; queued ones are still sent."""
         self._ended = True
         self._news.set()
 
-    async def next(self) -> ServerEvent | None:
+    async def next(self) -> _Event | None:
         """Wait for the next event; None at the end."""
         while not self._pending:
             if self._ended:
@@ -142,34 +179,52 @@ class Listeners:
         ]
         self.tell(*events, tenant_id=change.tenant)
 
+    def tell_task(self, id: str) -> None:
+        """Offer a task's change to the streams that watch it."""
+        event = TaskChanged(id)
+        for listener in self._open:
+            listener.offer_task(event)
+
     async def serve(
-        self, ctx: Context, params: t.SubscriptionsListenRequestParams, caller: Caller, documents: Documents | None
+        self,
+        ctx: Context,
+        params: t.SubscriptionsListenRequestParams,
+        caller: Caller,
+        documents: Documents | None,
+        tasks: Watching = Watching(),
     ) -> t.SubscriptionsListenResult:
         """Serve one stream; without `documents` it carries no events about them.
 
         Raises Problem `unavailable` if there are too many streams, or if the store is unavailable.
         """
         meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
-        async with self.opened(caller.tenant, params.notifications, documents) as listener:
+        async with self.opened(caller.tenant, params.notifications, documents, tasks.ids) as listener:
             caller.when_draining(listener.end)
             acknowledged = t.SubscriptionsAcknowledgedNotification(
                 params=t.SubscriptionsAcknowledgedNotificationParams(notifications=listener.honored, _meta=meta)
             )
             await ctx.session.send_notification(acknowledged, related_request_id=ctx.request_id)
             while (event := await listener.next()) is not None:
+                if isinstance(event, TaskChanged):
+                    await _send_task(ctx, tasks, event.id, meta)
+                    continue
                 told = event_to_notification(event, meta)
                 await ctx.session.send_notification(told, related_request_id=ctx.request_id)
         return t.SubscriptionsListenResult(_meta=meta)
 
     @asynccontextmanager
     async def opened(
-        self, tenant: Tenant, asked: t.SubscriptionFilter, documents: Documents | None
+        self,
+        tenant: Tenant,
+        asked: t.SubscriptionFilter,
+        documents: Documents | None,
+        tasks: Iterable[str] = (),
     ) -> AsyncIterator[_Listener]:
         """One stream, for as long as the block lasts. Transports that notify without a subscription use it directly.
 
         Raises Problem as `serve` does.
         """
-        listener = _Listener(tenant, asked, documents)
+        listener = _Listener(tenant, asked, documents, tasks)
         self._admit(listener)
         try:
             if listener.of_documents:
@@ -200,3 +255,14 @@ class Listeners:
                 except Problem as problem:
                     log.warning("cannot look for changed documents", reason=problem.message)
                     break
+
+
+async def _send_task(ctx: Context, tasks: Watching, id: str, meta: Mapping[str, Any]) -> None:
+    """Send what `tasks/get` would answer now, unless the task has expired."""
+    try:
+        detail = tasks.detail(id)
+    except MCPError:
+        return
+    told = _TaskNotification(params={**detail, "_meta": dict(meta)})
+    # The SDK's type lists the notifications of the core; it sends any.
+    await ctx.session.send_notification(told, related_request_id=ctx.request_id)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ class Method:
 
 _ALL = "the same"
 _TOOLS = "the agent's tools; itself, if it is offered as one"
+_TASKS = "the tasks of calls at the same address"
 _PROMPT = "the agent alone"
 _DOCUMENTS = "the same if the agent may use `get`, else nothing"
 
@@ -27,6 +28,9 @@ METHODS: dict[str, Method] = {
     "ping": Method(Need.USE, _ALL),
     "tools/list": Method(Need.USE, _TOOLS),
     "tools/call": Method(Need.USE, _TOOLS),
+    "tasks/get": Method(Need.USE, _TASKS),
+    "tasks/update": Method(Need.USE, _TASKS),
+    "tasks/cancel": Method(Need.USE, _TASKS),
     "prompts/list": Method(Need.USE, _PROMPT),
     "prompts/get": Method(Need.USE, _PROMPT),
     "resources/list": Method(Need.USE, _DOCUMENTS),

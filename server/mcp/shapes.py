@@ -8,13 +8,14 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import mcp_types as t
+from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from agents.agent import AgentInfo, AgentPrompt
 from agents.documents import DOCUMENT_URI, Document, Listed
 from agents.tool import ToolInfo
 from engine.errors import Problem
-from server.problems import details, encode, tool_error_text
+from server.problems import INVALID_PARAMS, details, encode, tool_error_text
 
 _BY_ID = DOCUMENT_URI
 _BY_TITLE = "engine://sources/"
@@ -194,6 +195,31 @@ def matching(values: Iterable[str], typed: str) -> list[str]:
     folded = typed.casefold()
     found = [value for value in values if folded in value.casefold()]
     return sorted(found, key=lambda value: not value.casefold().startswith(folded))
+
+
+# ---- tasks -------------------------------------------------------------------------------------------------------
+
+
+class TaskParams(t.RequestParams):
+    """The params of a method about one task."""
+
+    task_id: str
+
+
+class TaskAnswers(TaskParams):
+    """Answers to the questions of a task."""
+
+    input_responses: t.InputResponses
+
+
+def task_ids(asked: t.SubscriptionFilter) -> list[str]:
+    """The tasks that a subscription names. Raises MCPError for what is no list of ids."""
+    ids = (asked.model_extra or {}).get("taskIds")
+    if ids is None:
+        return []
+    if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+        raise MCPError(INVALID_PARAMS, "params.notifications.taskIds must be a list of strings")
+    return ids
 
 
 # ---- wrong params ------------------------------------------------------------------------------------------------

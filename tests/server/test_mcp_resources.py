@@ -272,6 +272,7 @@ async def test_the_server_says_who_it_is_in_every_answer_of_2026(tmp_path: Path)
         "resources": {"listChanged": True, "subscribe": True},
         "completions": {},
         "logging": {},
+        "extensions": {"io.modelcontextprotocol/tasks": {}},
     }
 
 
