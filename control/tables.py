@@ -73,11 +73,20 @@ CREATE TABLE IF NOT EXISTS usage(
 ) WITHOUT ROWID;
 """
 
+# What calls of models cost, by account and model; `calls` are those that were answered, `cost` in micro-dollars.
+_MODEL_USAGE = """
+CREATE TABLE IF NOT EXISTS model_usage(
+    tenant TEXT NOT NULL, agent TEXT NOT NULL, key TEXT NOT NULL, day TEXT NOT NULL, model TEXT NOT NULL,
+    calls INTEGER NOT NULL, input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL,
+    cost INTEGER NOT NULL, PRIMARY KEY(tenant, day, agent, key, model)
+) WITHOUT ROWID;
+"""
+
 # Columns that tables have since a version of the schema, by that version. A store of an older one gets them.
 _ADDED = {2: ("keys", "labels TEXT NOT NULL DEFAULT '[]'")}
 
 # Every table of the control store; all of them say IF NOT EXISTS.
-SCHEMAS: tuple[str, ...] = (_CORE, _VERSIONS, _USAGE)
+SCHEMAS: tuple[str, ...] = (_CORE, _VERSIONS, _USAGE, _MODEL_USAGE)
 
 _NOT_THEIRS = ("audit", "tenants")
 

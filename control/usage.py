@@ -1,4 +1,4 @@
-"""The sums of `engine.usage` in the control store: one row for every tenant, agent, key and day."""
+"""The sums of `engine.usage` in the control store: one row for every tenant, agent, key and day, and each model."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ import trio
 
 from control.database import Database
 from engine.errors import Problem
-from engine.usage import AMOUNTS, Account, Book, Sheet, Sums, together
+from engine.usage import AMOUNTS, Account, Book, ModelSums, Sheet, Sums, together
 from storage.lanes import rows
 
 log = structlog.get_logger("engine.usage")
@@ -20,6 +20,7 @@ FLUSH_S = 5.0
 
 _COLUMNS = (*AMOUNTS, "peak_memory_bytes", "host_calls", "outcomes")
 _SELECT = f"SELECT tenant, agent, key, day, {', '.join(_COLUMNS)} FROM usage"
+_OF_MODELS = ("calls", "input", "cached", "output", "cost")
 
 
 class UsageTable:
@@ -35,6 +36,11 @@ class UsageTable:
     async def read(self, tenant: str | None = None) -> dict[Account, Sums]:
         """The sums of one tenant, or of all."""
         return await self._database.read(lambda db: _read(db, tenant))
+
+    async def cost_of(self, tenant: str, day: str) -> int:
+        """What a tenant spent on models on one day, in micro-dollars."""
+        select = "SELECT coalesce(sum(cost), 0) FROM model_usage WHERE tenant = ? AND day = ?"
+        return int(await self._database.read(lambda db: rows(db, select, (tenant, day))[0][0]))
 
 
 class UsageLog:
@@ -69,6 +75,14 @@ class UsageLog:
         await self.flush()
         return await self._table.read(tenant)
 
+    async def cost_of(self, tenant: str, day: str) -> int:
+        """What a tenant spent on models on one day (a date in UTC), up to now, in micro-dollars. Raises Problem."""
+        if self._table is None:
+            mine = self._book.sums_of(tenant).items()
+            return sum(each.cost for account, sums in mine if account.day == day for each in sums.models.values())
+        await self.flush()
+        return await self._table.cost_of(tenant, day)
+
     async def keep(self) -> None:
         """Flush every `FLUSH_S`, and at the end. Runs until cancelled."""
         try:
@@ -99,11 +113,27 @@ def _add(db: apsw.Connection, sheet: Sheet) -> None:
             f"INSERT OR REPLACE INTO usage(tenant, agent, key, day, {', '.join(_COLUMNS)}) VALUES ({places})",
             (*account, *amounts, json.dumps(total.host_calls), json.dumps(total.outcomes)),
         )
+        for model, spent in sums.models.items():
+            _spend(db, account, model, spent)
+
+
+def _spend(db: apsw.Connection, account: Account, model: str, spent: ModelSums) -> None:
+    names, added = ", ".join(_OF_MODELS), ", ".join(f"{name} = {name} + excluded.{name}" for name in _OF_MODELS)
+    db.execute(
+        f"INSERT INTO model_usage(tenant, agent, key, day, model, {names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        f"ON CONFLICT DO UPDATE SET {added}",
+        (*account, model, *(getattr(spent, name) for name in _OF_MODELS)),
+    )
 
 
 def _read(db: apsw.Connection, tenant: str | None) -> dict[Account, Sums]:
     where, bindings = ("", ()) if tenant is None else (" WHERE tenant = ?", (tenant,))
-    return dict(map(_from_row, rows(db, _SELECT + where, bindings)))
+    found = dict(map(_from_row, rows(db, _SELECT + where, bindings)))
+    of_models = f"SELECT tenant, agent, key, day, model, {', '.join(_OF_MODELS)} FROM model_usage"
+    for tenant_, agent, key, day, model, *amounts in rows(db, of_models + where, bindings):
+        sums = found.setdefault(Account(tenant_, agent, key, day), Sums())
+        sums.spend(model, ModelSums(*map(int, amounts)))
+    return found
 
 
 def _from_row(row: tuple[str | int, ...]) -> tuple[Account, Sums]:

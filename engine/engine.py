@@ -24,6 +24,7 @@ from engine.quota import BoundQuotas, Exceeded, Ledger, RequestsLeft, Totals, as
 from engine.run import SILENT, Hearers, Prepared, RunRequest, RunResult, Usage
 from engine.scheduling.scheduler import NotAdmitted, Scheduler, Ticket
 from engine.scheduling.turns import Turn, Turns
+from engine.spending.spending import Spending
 from engine.tenant import DEFAULT_TENANT, BoundLimits, Tenant, bind_limits, within
 from engine.usage import Accounts, Book
 from engine.workers import ulimits as room
@@ -129,7 +130,8 @@ class Engine:
         self._redactors: dict[tuple[str, ...], Redactor] = {}
         # The cost of runs that is not on disk yet.
         self.book = Book(time.time)
-        self._accounts = Accounts(metrics, self.book)
+        self.accounts = Accounts(metrics, self.book)
+        self.spending = Spending(self.accounts, self.quotas_for, counted=tenants.enabled)
         self._turns = Turns(self._scheduler, self._ledger, self._has_started, self._time_out)
         # Invariant: one event for every ticket in the scheduler's queues, oldest first. A ticket that starts at once
         # never has one.
@@ -252,7 +254,9 @@ class Engine:
             "concurrent_runs": self._scheduler.begun_of(tenant.id),
             "queue_length": self._scheduler.queued_of(tenant.id),
         }
-        return used if self._ledger is None else used | self._ledger.used(tenant.id, trio.current_time())
+        if self._ledger is None:
+            return used
+        return used | self._ledger.used(tenant.id, trio.current_time()) | self.spending.used(tenant)
 
     async def execute(
         self, request: RunRequest, inside: HostContext | None = None, hearers: Hearers = SILENT
@@ -275,7 +279,8 @@ class Engine:
         try:
             ticket = await self._admit(request, quotas)
         except Problem:
-            self._accounts.ended(request, Outcome.REJECTED, Usage(queue_s=trio.current_time() - asked_at))
+            refused = Usage(queue_s=trio.current_time() - asked_at)
+            self.accounts.ended(request.tenant, f"{request.root}:{request.label}", Outcome.REJECTED, refused)
             raise
         turn = self._turns.begin(request.tenant, quotas, ticket)
         try:
@@ -329,7 +334,7 @@ class Engine:
             raise Problem(Code.UNAVAILABLE, "no worker can be made at the moment", retry_after_s=1) from None
         clean = False
         try:
-            result = await execution.execute(prepared, worker, turn, self._bridge, self._accounts, queue_s)
+            result = await execution.execute(prepared, worker, turn, self._bridge, self.accounts, queue_s)
             clean = result.outcome.spec.worker_survives
             return result
         finally:

@@ -63,7 +63,7 @@ async def execute(
             host_calls=recorder.calls,
             nested_host_calls=recorder.nested_calls,
         )
-        accounts.ended(request, verdict.outcome, usage)
+        accounts.ended(request.tenant, f"{request.root}:{request.label}", verdict.outcome, usage)
     return _result(prepared, verdict, usage, recorder, accounts.metrics)
 
 

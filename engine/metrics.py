@@ -17,22 +17,25 @@ from engine.host.lag import Lag
 from sandbox.wire.outcome import Outcome
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+# Models answer within seconds or minutes.
+_MODEL_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class Times:
     """A histogram of seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: tuple[float, ...] = _SECONDS) -> None:
+        self._bounds = bounds
         # Invariant: observations by bucket, not cumulative; the last bucket is for those above all bounds.
-        self._counts = [0] * (len(_SECONDS) + 1)
+        self._counts = [0] * (len(bounds) + 1)
         self._sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum_s += seconds
 
     def family(self, name: str, documentation: str) -> Metric:
-        bounds = (*_SECONDS, float("inf"))
+        bounds = (*self._bounds, float("inf"))
         buckets = list(zip(map(floatToGoString, bounds), accumulate(self._counts), strict=True))
         return HistogramMetricFamily(name, documentation, buckets, self._sum_s)
 
@@ -57,8 +60,19 @@ class Metrics:
         self.cpu_s = 0.0
         self.host_calls: Counter[str] = Counter()
         self.security_events = 0
+        # By model and outcome, and by model and kind.
+        self.model_calls: Counter[tuple[str, str]] = Counter()
+        self.model_tokens: Counter[tuple[str, str]] = Counter()
+        self.model_seconds = Times(_MODEL_SECONDS)
         self.registry = CollectorRegistry()
         self.registry.register(self)
+
+    def model_called(self, model: str, outcome: str, seconds: float, tokens: dict[str, int]) -> None:
+        """A call of a model has ended; `tokens` by kind."""
+        self.model_calls[model, outcome] += 1
+        for kind, count in tokens.items():
+            self.model_tokens[model, kind] += count
+        self.model_seconds.observe(seconds)
 
     def collect(self) -> Iterator[Metric]:
         """The families, for the registry."""
@@ -72,18 +86,28 @@ class Metrics:
         yield _labelled(GaugeMetricFamily, "engine_loop_lag_seconds", lag, "clock", clocks)
         ended = {outcome.value: count for outcome, count in self.ended.items()}
         yield _labelled(CounterMetricFamily, "engine_runs", "Ended runs by outcome", "outcome", ended)
-        yield self.run_seconds.family("engine_run_seconds", "Wall time on a worker")
+        yield self.run_seconds.family("engine_run_seconds", "Wall time of a run")
         yield self.queue_seconds.family("engine_queue_seconds", "Time between admission and start")
         yield CounterMetricFamily("engine_cpu_seconds", "CPU time of scripts", self.cpu_s)
         yield _labelled(CounterMetricFamily, "engine_host_calls", "Host calls by name", "call", self.host_calls)
         yield CounterMetricFamily("engine_workers_spawned", "Workers made since the start", self.spawned)
         yield CounterMetricFamily("engine_security_events", "Runs that the sandbox stopped", self.security_events)
+        yield _of_models("engine_model_calls", "Calls of models by outcome", "outcome", self.model_calls)
+        yield _of_models("engine_model_tokens", "Tokens by kind; input includes cached", "kind", self.model_tokens)
+        yield self.model_seconds.family("engine_model_seconds", "Wall time of a call of a model, retries included")
         active = "1 where a layer of confinement is in effect"
         yield _labelled(GaugeMetricFamily, "sandbox_layer_active", active, "layer", self.layers)
 
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self.registry)
+
+
+def _of_models(name: str, documentation: str, label: str, values: Counter[tuple[str, str]]) -> Metric:
+    family = CounterMetricFamily(name, documentation, labels=["model", label])
+    for pair, amount in values.items():
+        family.add_metric(pair, amount)
+    return family
 
 
 def _labelled(

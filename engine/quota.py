@@ -25,7 +25,7 @@ class QuotaSpec:
     """
 
     name: str
-    unit: Literal["s", "bytes", "count"]
+    unit: Literal["s", "bytes", "count", "USD"]
     default: float | None
     least: int | None
     reason: str
@@ -83,6 +83,24 @@ QUOTAS: dict[str, QuotaSpec] = {
             "keys that scripts set and never delete fill the disk",
             "the key-value store, in the transaction of a change",
             "this tenant's keys have {used} bytes; the limit is {bound}",
+        ),
+        QuotaSpec(
+            "model_runs", "count", 16, 0,
+            "each waits for a model without a worker, but holds a conversation in memory",
+            "the start of a run that asks a model",
+            "this tenant has {used} runs with a model under way; the limit is {bound}",
+        ),
+        QuotaSpec(
+            "model_tokens_per_minute", "count", 200_000, 1,
+            "the providers' rates are for all tenants together",
+            "each call of a model, before it: its input and the bound of its answer are reserved",
+            "this tenant used or reserved {used} tokens of models within a minute; the limit is {bound}",
+        ),
+        QuotaSpec(
+            "cost_usd_per_day", "USD", 10, None,
+            "tokens are money, and a loop may ask all night",
+            "each call of a model with a price, before it: the most that it can cost is reserved",
+            "this tenant spent or reserved {used} USD for models today; the limit is {bound}",
         ),
     )
 }  # fmt: skip

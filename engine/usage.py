@@ -1,8 +1,9 @@
 """The cost of runs, summed by tenant, agent, key and day. Pure; whole numbers, so that sums are exact.
 
 Every run counts once, whatever its outcome: also one that was cancelled, refused before its start, or nested in another
-run. The CPU time and calls of a nested run are counted for itself, not for its caller. Work of the engine for a tenant
-that is no run, such as a synchronisation, counts with its CPU time only.
+run; so do calls of Python code, and runs with a model. The CPU time, calls and tokens of a nested run are counted for
+itself, not for its caller. Work of the engine for a tenant that is no run, such as a synchronisation, counts with its
+CPU time only.
 """
 
 import csv
@@ -14,7 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from engine.metrics import Metrics
-from engine.run import RunRequest, Usage
+from engine.run import Usage
+from engine.tenant import Tenant
 from sandbox.wire.outcome import Outcome
 
 
@@ -29,13 +31,45 @@ class Account(NamedTuple):
     day: str
 
 
+MICRO = 1_000_000
+
+
+@dataclass(slots=True)
+class ModelSums:
+    """What calls of models used, in tokens and micro-dollars. `calls` were answered; `input` includes `cached`."""
+
+    calls: int = 0
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    cost: int = 0
+
+    def add(self, other: "ModelSums") -> None:
+        """Add the sums of `other`."""
+        self.calls += other.calls
+        self.input += other.input
+        self.cached += other.cached
+        self.output += other.output
+        self.cost += other.cost
+
+    def as_json(self) -> dict[str, Any]:
+        """As `GET /usage` shows them."""
+        return {
+            "model_calls": self.calls,
+            "input_tokens": self.input,
+            "cached_tokens": self.cached,
+            "output_tokens": self.output,
+            "cost_usd": self.cost / MICRO,
+        }
+
+
 # The amounts of `Sums` that are added; of the peak the maximum is taken, and the two counters are added by name.
 AMOUNTS = ("runs", "queue_us", "wall_us", "cpu_us", "bytes_in", "bytes_out")
 
 
 @dataclass(slots=True)
 class Sums:
-    """The sum of some runs. Times in microseconds; `host_calls` by name, `outcomes` by outcome."""
+    """The sum of some runs. Times in microseconds; `host_calls` by name, `outcomes` by outcome, `models` by name."""
 
     runs: int = 0
     queue_us: int = 0
@@ -46,6 +80,7 @@ class Sums:
     peak_memory_bytes: int = 0
     host_calls: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
+    models: dict[str, ModelSums] = field(default_factory=dict)
 
     def count(self, outcome: Outcome, usage: Usage) -> None:
         """Count one run."""
@@ -68,6 +103,12 @@ class Sums:
         self.peak_memory_bytes = max(self.peak_memory_bytes, other.peak_memory_bytes)
         self.host_calls.update(other.host_calls)
         self.outcomes.update(other.outcomes)
+        for model, sums in other.models.items():
+            self.spend(model, sums)
+
+    def spend(self, model: str, sums: ModelSums) -> None:
+        """Add what calls of this model used."""
+        self.models.setdefault(model, ModelSums()).add(sums)
 
     def as_json(self) -> dict[str, Any]:
         """As `GET /usage` shows it: times in milliseconds, the rest in bytes and numbers."""
@@ -82,7 +123,15 @@ class Sums:
             "host_calls_by_name": dict(sorted(self.host_calls.items())),
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
+            **_summed(self.models.values()).as_json(),
         }
+
+
+def _summed(models: Iterable[ModelSums]) -> ModelSums:
+    total = ModelSums()
+    for sums in models:
+        total.add(sums)
+    return total
 
 
 _DAY_S = 86_400.0
@@ -103,12 +152,13 @@ class Book:
         self._sheet: dict[Account, Sums] = {}
         self._day, self._day_ends = "", 0.0
 
-    def note(self, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
-        """A run has ended, or was refused."""
-        tenant = request.tenant
-        self._sums(Account(tenant.id, f"{request.root}:{request.label}", tenant.key or "", self._today())).count(
-            outcome, usage
-        )
+    def note(self, tenant: Tenant, agent: str, outcome: Outcome, usage: Usage) -> None:
+        """A run of `agent:NAME` or `tool:NAME` has ended, or was refused."""
+        self._sums(Account(tenant.id, agent, tenant.key or "", self._today())).count(outcome, usage)
+
+    def model(self, tenant: Tenant, agent: str, model: str, sums: ModelSums) -> None:
+        """A run has called a model."""
+        self._sums(Account(tenant.id, agent, tenant.key or "", self._today())).spend(model, sums)
 
     def worked(self, tenant: str, work: str, cpu_s: float) -> None:
         """The engine has worked for a tenant without a run: `work` is in the place of an agent."""
@@ -152,14 +202,14 @@ _CUT_SHORT = frozenset({Outcome.CANCELLED, Outcome.REJECTED})
 
 
 class Accounts:
-    """The one place where the end of a run is booked: in the engine's metrics and in the book of usage."""
+    """The one place where the ends of runs and of calls of models are booked: in the engine's metrics and its book."""
 
     def __init__(self, metrics: Metrics, book: Book) -> None:
         self.metrics = metrics
         self.book = book
 
-    def ended(self, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
-        """A run has ended, or was refused before it began. Called once for each."""
+    def ended(self, tenant: Tenant, agent: str, outcome: Outcome, usage: Usage) -> None:
+        """A run of `agent:NAME` or `tool:NAME` has ended, or was refused before it began. Called once for each."""
         metrics = self.metrics
         metrics.ended[outcome] += 1
         if outcome not in _CUT_SHORT:
@@ -167,7 +217,17 @@ class Accounts:
             metrics.cpu_s += usage.cpu_s
             for name, count in usage.host_calls.items():
                 metrics.host_calls[name] += count
-        self.book.note(request, outcome, usage)
+        self.book.note(tenant, agent, outcome, usage)
+
+    def model_called(
+        self, tenant: Tenant, agent: str, model: str, outcome: str, seconds: float, input: int, cached: int,
+        output: int, cost: int,
+    ) -> None:  # fmt: skip
+        """A call of a model has ended: `ok` if it was answered, else the code of its error, `cancelled` or `failed`."""
+        self.metrics.model_called(model, outcome, seconds, {"input": input, "cached": cached, "output": output})
+        sums = ModelSums(int(outcome == "ok"), input, cached, output, cost)
+        if sums != ModelSums():
+            self.book.model(tenant, agent, model, sums)
 
 
 def together(*sheets: Sheet) -> dict[Account, Sums]:
@@ -180,11 +240,12 @@ def together(*sheets: Sheet) -> dict[Account, Sums]:
 
 
 def report(sheet: Sheet) -> dict[str, Any]:
-    """One tenant's sums as `GET /usage` shows them: `total`, and a list `by_` each of `CUTS`, in order."""
+    """One tenant's sums as `GET /usage` shows them: `total`, a list `by_` each of `CUTS`, in order, and `by_model`."""
     total = Sums()
     for sums in sheet.values():
         total.add(sums)
-    return {"total": total.as_json(), **{f"by_{cut}": _by(sheet, cut) for cut in CUTS}}
+    by_model = [{"model": name, **total.models[name].as_json()} for name in sorted(total.models)]
+    return {"total": total.as_json(), **{f"by_{cut}": _by(sheet, cut) for cut in CUTS}, "by_model": by_model}
 
 
 def _agent(account: Account) -> str:
@@ -214,18 +275,24 @@ def _by(sheet: Sheet, cut: str) -> list[dict[str, Any]]:
 def as_csv(sheet: Sheet) -> str:
     """The sums as a table for a spreadsheet: a line for every tenant, agent, version, key and day (RFC 4180).
 
-    The version is the last column: programs may know the others by their places.
+    Columns that were added later come last: programs may know the others by their places.
     """
-    amounts = [name for name, value in Sums().as_json().items() if not isinstance(value, dict)]
+    of_models = tuple(ModelSums().as_json())
+    amounts = [
+        name for name, value in Sums().as_json().items() if not isinstance(value, dict) and name not in of_models
+    ]
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow((*Account._fields, *amounts, *(f"outcome_{outcome.value}" for outcome in Outcome), "version"))
+    writer.writerow(
+        (*Account._fields, *amounts, *(f"outcome_{outcome.value}" for outcome in Outcome), "version", *of_models)
+    )
     for account in sorted(sheet):
         shown = sheet[account].as_json()
         outcomes = (shown["outcomes"].get(outcome.value, 0) for outcome in Outcome)
         named = account._replace(agent=_agent(account))
         version = account.agent.partition("@")[2]
-        writer.writerow((*map(_cell, named), *(shown[name] for name in amounts), *outcomes, _cell(version)))
+        used = (shown[name] for name in of_models)
+        writer.writerow((*map(_cell, named), *(shown[name] for name in amounts), *outcomes, _cell(version), *used))
     return out.getvalue()
 
 

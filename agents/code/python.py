@@ -36,6 +36,7 @@ from engine.errors import Code, Problem, amount, leaf, limit_use
 from engine.run import CallRecord, LogLine, Usage, new_run_id
 from engine.tenant import BoundLimits
 from sandbox.wire.limits import LINE_BYTES
+from sandbox.wire.outcome import Outcome
 
 log = structlog.get_logger("agents.python")
 
@@ -43,6 +44,8 @@ Root = Literal["agent", "tool"]
 
 _PATH = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 _CODES = {"agent": Code.AGENT_ERROR, "tool": Code.TOOL_ERROR}
+# How the run of a call that ended with such an error is booked; any other is an error of its code.
+_OUTCOMES = {Code.TIMEOUT: Outcome.TIMEOUT, Code.OUTPUT_LIMIT: Outcome.OUTPUT_LIMIT}
 _METHODS = {"agent": "resolve", "tool": "execute"}
 # The packages of this project shadow an operator's module of the same name.
 _OURS = ("agents", "benchmarks", "cli", "control", "engine", "knowledge", "sandbox", "server", "storage")
@@ -252,11 +255,23 @@ class PythonCode:
         bound = self.engine.limits_for(limits, call.tenant)
         reader = call.tenant.reader.within(self.entry.labels, self.entry.sources)
         run = _PythonRun(self, replace(call, tenant=replace(call.tenant, reader=reader)), tools, bound)
+        try:
+            answer = await self._answer(run, step, method or _METHODS[self.root])
+            run.outcome = Outcome.OK
+            return answer
+        except Problem as problem:
+            run.outcome = _OUTCOMES.get(problem.code, Outcome.SCRIPT_ERROR)
+            raise
+        finally:
+            run.close()
+
+    async def _answer(self, run: "_PythonRun", step: Callable[[Context], Awaitable[Any]], method: str) -> PythonAnswer:
+        bound = run.bound
         value, failure, late = None, None, False
         try:
             with trio.CancelScope(deadline=trio.current_time() + bound["timeout_s"]) as scope:
                 try:
-                    what = f"the answer of {self.root}.{method or _METHODS[self.root]}"
+                    what = f"the answer of {self.root}.{method}"
                     value = plain(
                         await step(run.context()), what, size=bound.values.output_bytes, depth=bound.values.value_depth
                     )
@@ -267,8 +282,6 @@ class PythonCode:
             if rest is not None:
                 self._note(run.run_id, failure, "python code failed while it was cancelled")
                 raise rest from None
-        finally:
-            run.close()
         if late:
             self._note(run.run_id, failure, "python code failed after its deadline")
             raise Problem(
@@ -333,8 +346,11 @@ class _PythonRun:
         self._tools = tools
         self._lines: list[LogLine] = []
         self._log_left = bound.values.log_bytes
+        self.bound = bound
         self._size, self._depth = bound.values.output_bytes, bound.values.value_depth
         self._counts: Counter[str] = Counter()
+        self._began = time.perf_counter()
+        self.outcome = Outcome.CANCELLED
 
     def context(self) -> Context:
         return Context(
@@ -347,10 +363,15 @@ class _PythonRun:
         )
 
     def close(self) -> None:
-        """End the call: write its log lines to the engine's log as one record."""
+        """End the call: book it, and write its log lines to the engine's log as one record.
+
+        Its CPU time is not known: it shares the thread with the engine.
+        """
+        usage = Usage(wall_s=time.perf_counter() - self._began, host_calls=dict(self._counts))
+        code = self._code
+        code.engine.accounts.ended(self._call.tenant, f"{code.root}:{code.name}", self.outcome, usage)
         if self._lines:
             lines = [f"[{line.level}] {line.text}" for line in self._lines]
-            code = self._code
             log.info("python log", kind=code.root, name=code.name, tenant=self._call.tenant.id, run_id=self.run_id,
                      lines=lines, dropped=self._log_left < 0)  # fmt: skip
 
@@ -370,6 +391,7 @@ class _PythonRun:
     async def _ask(self, call: str, tool: str, params: Mapping[str, Any]) -> Any:
         if self._call.inside is not None:  # the enclosing script pays, and is stopped when it exceeds its budget
             self._call.inside.charge(Usage(host_calls={call: 1}))
+        self._counts[call] += 1
         started, refused = time.perf_counter(), None
         try:
             return await self._answered(call, tool, params)

@@ -16,7 +16,7 @@ from control.versions.share import ALL
 from engine.config import QuotaTable
 from engine.errors import Code
 from engine.quota import QUOTAS
-from engine.usage import CUTS, Sums
+from engine.usage import CUTS, ModelSums, Sums
 from sandbox.wire.limits import SPECS
 
 Schema = Mapping[str, Any]
@@ -87,6 +87,7 @@ _SUMS = {
     name: table(WHOLE) if isinstance(value, dict) else NUMBER if isinstance(value, float) else WHOLE
     for name, value in Sums().as_json().items()
 }
+_OF_MODELS = {name: NUMBER if isinstance(value, float) else WHOLE for name, value in ModelSums().as_json().items()}
 _GRANTS: Mapping[str, Schema] = {
     **{kind: {"type": "array", "items": TEXT} for kind in ("hosts", "secrets", "env", "tools")},
     "limits": table(NUMBER),
@@ -150,6 +151,7 @@ COMPONENTS: Mapping[str, Schema] = {
             "total": object_of(_SUMS),
             **{f"by_{what}": {"type": "array", "items": object_of({what: TEXT, **_SUMS})}
                for what in CUTS},
+            "by_model": {"type": "array", "items": object_of({"model": TEXT, **_OF_MODELS})},
         }
     ),
     "Tool": ToolInfo.model_json_schema(mode="serialization"),

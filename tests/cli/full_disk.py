@@ -102,7 +102,6 @@ async def while_open(fill: Callable[[], None], found: "list[dict[str, Any]]") ->
         await control.tenants.create("acme", actor="cli")
         acme = await control.tenants.for_runs("acme")
         documents = [NewDocument(source_id=f"{n}", body=WORDS, chunks=(WORDS,), digest="d") for n in range(3)]
-        ran: Any = SimpleNamespace(tenant=acme, root="agent", label="a")
         packages = {kind: read_package(Path(kind)) for kind in ("agent", "tool")}
         console, publish = _console(acme), service.publishing.publish
         doings: dict[str, Callable[[], Awaitable[object]]] = {
@@ -117,7 +116,7 @@ async def while_open(fill: Callable[[], None], found: "list[dict[str, Any]]") ->
 
         async def tried(name: str) -> "dict[str, Any]":
             if name == "usage":
-                service.engine.book.note(ran, Outcome.OK, Usage())
+                service.engine.book.note(acme, "agent:a", Outcome.OK, Usage())
             try:
                 await doings[name]()
             except (Problem, StoreError) as error:

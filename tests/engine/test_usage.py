@@ -3,8 +3,6 @@
 import csv
 import io
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +27,7 @@ runs = st.lists(
 
 
 def noted(book: Book, tenant: str, name: str, key: str | None, outcome: Outcome, usage: Usage) -> None:
-    request: Any = SimpleNamespace(tenant=Tenant(tenant, key=key), root="agent", label=name)
-    book.note(request, outcome, usage)
+    book.note(Tenant(tenant, key=key), f"agent:{name}", outcome, usage)
 
 
 def summed(outcome: Outcome, usage: Usage) -> Sums:

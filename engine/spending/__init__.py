@@ -1,0 +1,1 @@
+"""What models cost a tenant: admitted and reserved before a call, settled and booked after it."""
