@@ -129,14 +129,14 @@ def limit_use(limits: BoundLimits, name: str, used: float | None = None) -> Limi
 
 
 def amount(value: float, unit: str) -> str:
-    """A bound as text: `30 s`, `64 MiB`, `200`."""
-    if unit == "s":
-        return f"{value:g} s"
+    """A bound as text: `30 s`, `1 USD`, `64 MiB`, `200`."""
+    if unit in ("s", "USD"):
+        return f"{value:g} {unit}"
     if unit == "bytes":
         return (
             f"{value / MIB:g} MiB" if value >= MIB else f"{value / 1024:g} KiB" if value >= 1024 else f"{value:g} bytes"
         )
-    return f"{value:g}"
+    return f"{value:.15g}"
 
 
 # Bound on a message, in characters: twice that of a script's own error. A message may quote input of any length.
