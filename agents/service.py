@@ -37,6 +37,7 @@ from engine.config import ConfigError, LoadedConfig
 from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
+from engine.models.calling import Models, open_models
 from engine.quota import bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import SourceAccess
@@ -74,6 +75,7 @@ class Service:
     given: Given
     control: ControlStore
     kv: KvStore
+    models: Models
     changes: Changes = field(default_factory=Changes)
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -114,7 +116,13 @@ class Service:
         given = self.given
         files = await look(loaded)  # before they are read, so that later changes are seen as changes
         result = await load(
-            loaded.config, self.engine, self.registry, builtins=given.builtins, agents=given.agents, tools=given.tools
+            loaded.config,
+            self.engine,
+            self.models,
+            self.registry,
+            builtins=given.builtins,
+            agents=given.agents,
+            tools=given.tools,
         )
         # Those that are required are known by now, each as it was before it was read.
         self.loaded, self.files, self.required = loaded, result.required | files, tuple(result.required)
@@ -277,6 +285,7 @@ async def open_service(
         registry = Registry()
         async with (
             open_engine(config, (*functions, *calls.functions(registry), *schema_call.functions())) as engine,
+            open_models(config, Vaults(control)) as models,
             trio.open_nursery() as nursery,
         ):
             engine.secrets = Vaults(control)
@@ -288,7 +297,7 @@ async def open_service(
                 default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
             )  # fmt: skip
             given = Given(builtin, agents, tools)
-            service = Service(loaded, engine, store, stores, registry, given, control, kv)
+            service = Service(loaded, engine, store, stores, registry, given, control, kv, models)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:
                 log.warning(lost)

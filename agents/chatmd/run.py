@@ -318,8 +318,8 @@ class Run:
         closing: Closing | None = None
         if self._tools and (budget.free_turns <= 0 or budget.left_calls <= 0):
             closing = "model_turns" if budget.free_turns <= 0 else "tool_calls"
-        if self._characters > terms.context_tokens * _BYTES_A_TOKEN:  # before it is rendered
-            return self._short(Short("context_tokens", terms.context_tokens, self._characters // _BYTES_A_TOKEN))
+        if (failed := too_large(self._characters, terms.context_tokens, terms.model)) is not None:
+            return failed  # before it is rendered
         request = Request(
             tuple(self._messages), tuple(each.tool for each in self._tools.values()), closing is not None,
             terms.returns, terms.max_output_tokens, terms.temperature, terms.output_bytes,
@@ -457,3 +457,20 @@ def cut(text: str, bound: int) -> str:
     if len(text) <= bound // 4 or len(raw := text.encode(errors="replace")) <= bound:
         return text
     return f"{raw[:bound].decode(errors='ignore')}… ({len(raw) - bound:,} more bytes are left out)"
+
+
+def too_large(characters: int, context_tokens: int, model: str) -> Failed | None:
+    """The end of a run whose messages have so many characters, if that is more than the model reads."""
+    tokens = -(-characters // _BYTES_A_TOKEN)
+    if tokens <= context_tokens:
+        return None
+    said = f"the input has about {tokens:,} tokens, more than the model {model!r} reads"
+    return _limited("context_tokens", said, context_tokens, tokens)
+
+
+def without_fence(text: str) -> str:
+    """The text in a fence of Markdown, where models like to put JSON."""
+    text = text.strip()
+    if not text.startswith("```") or not text.endswith("```") or "\n" not in text:
+        return text
+    return text.partition("\n")[2].removesuffix("```").strip()

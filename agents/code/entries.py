@@ -21,6 +21,7 @@ from agents.tool import Tool, envelope_warnings
 from engine.config import Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
+from engine.models.calling import Models
 from engine.tenant import DEFAULT_TENANT
 from sandbox.wire.outcome import Outcome
 
@@ -61,12 +62,14 @@ def tenants_of(entry: Entry) -> tuple[str, ...]:
 class Loading:
     """One pass over all entries: at most `describing` scripts and `importing` modules at once.
 
-    `live` is the registry in use meanwhile; `folder` is searched for modules that are not installed. `required` gets
-    the files that scripts require.
+    `live` is the registry in use meanwhile, `fresh` the one that will replace it: it has all tools once agents are
+    registered. `folder` is searched for modules that are not installed. `required` gets the files that scripts require.
     """
 
     engine: Engine
+    models: Models
     live: Registry
+    fresh: Registry
     folder: Path
     describing: trio.CapacityLimiter
     importing: trio.CapacityLimiter

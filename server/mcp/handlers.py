@@ -242,7 +242,10 @@ class Handlers:
             return failure_of(problem)
         info = self._calls.tool_info(caller.tenant, params.name)
         wrapped = is_wrapped(called.value, None if info is None else info.returns, of_handshake(ctx))
-        return await _result(called.value, wrapped, caller)
+        result = await _result(called.value, wrapped, caller)
+        if called.model_run is not None:
+            result.meta = {"engine/run": called.model_run.as_json()}
+        return result
 
     def _tools(self, caller: Caller) -> list[ToolInfo]:
         tools = self._calls.list_tools(caller.tenant, caller.agent)

@@ -74,10 +74,11 @@ def result_of(text: str, structured: Any, wrapped: bool) -> t.CallToolResult:
 
 def failure_of(problem: Problem) -> t.CallToolResult:
     """A failed call as a result, so that the model can read it and try something else; `_meta` carries it as data."""
+    told = {} if problem.run is None else {"engine/run": dict(problem.run)}
     return t.CallToolResult(
         content=[t.TextContent(type="text", text=tool_error_text(problem))],
         is_error=True,
-        _meta={"engine/error": details(problem)},
+        _meta={"engine/error": details(problem), **told},
     )
 
 
