@@ -15,6 +15,7 @@ import trio
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
 from agents.code import calls, schema_call
+from agents.code.entries import Means
 from agents.code.files import Files
 from agents.documents import Documents
 from agents.embedding import keep_embedded
@@ -26,6 +27,7 @@ from agents.registry import OfferedTool, Registry
 from agents.sources import Health
 from agents.syncing import Syncs
 from agents.tool import Called, Tool, ToolInfo
+from agents.toolbox.servers import Servers
 from agents.tools.builtin import builtin_tools
 from control.files import control_path, kv_path, packages_path
 from control.store import ControlStore, open_configured
@@ -37,7 +39,7 @@ from engine.config import ConfigError, LoadedConfig
 from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
-from engine.models.calling import Models, open_models
+from engine.models.calling import open_models
 from engine.quota import bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import SourceAccess
@@ -75,7 +77,7 @@ class Service:
     given: Given
     control: ControlStore
     kv: KvStore
-    models: Models
+    means: Means
     changes: Changes = field(default_factory=Changes)
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -118,7 +120,7 @@ class Service:
         result = await load(
             loaded.config,
             self.engine,
-            self.models,
+            self.means,
             self.registry,
             builtins=given.builtins,
             agents=given.agents,
@@ -297,7 +299,8 @@ async def open_service(
                 default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
             )  # fmt: skip
             given = Given(builtin, agents, tools)
-            service = Service(loaded, engine, store, stores, registry, given, control, kv, models)
+            means = Means(models, Servers(config, engine.secrets), tuple(_private_files(loaded)))
+            service = Service(loaded, engine, store, stores, registry, given, control, kv, means)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:
                 log.warning(lost)

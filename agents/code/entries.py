@@ -18,6 +18,7 @@ from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
 from agents.tool import Tool, envelope_warnings
+from agents.toolbox.servers import Servers
 from engine.config import Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
@@ -58,6 +59,15 @@ def tenants_of(entry: Entry) -> tuple[str, ...]:
     return entry.tenants or (DEFAULT_TENANT.id,)
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What documents run with: models, MCP servers, and the engine's own files, which none of their tools reads."""
+
+    models: Models
+    servers: Servers
+    private: tuple[Path, ...] = ()
+
+
 @dataclass(slots=True)
 class Loading:
     """One pass over all entries: at most `describing` scripts and `importing` modules at once.
@@ -67,7 +77,7 @@ class Loading:
     """
 
     engine: Engine
-    models: Models
+    means: Means
     live: Registry
     fresh: Registry
     folder: Path

@@ -17,7 +17,7 @@ from agents import kinds
 from agents import tools as tool_kinds
 from agents.agent import Agent
 from agents.code import python
-from agents.code.entries import Loading, NotLoaded, Place, tenants_of
+from agents.code.entries import Loading, Means, NotLoaded, Place, tenants_of
 from agents.code.files import Files
 from agents.code.kind import Kind
 from agents.kinds.python import PythonAgent
@@ -30,7 +30,6 @@ from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from agents.tools.python import PythonTool
 from engine.config import Config, ConfigError, Entry, PythonEntry
 from engine.engine import Engine
-from engine.models.calling import Models
 from engine.names import valid_name
 from engine.tenant import DEFAULT_TENANT
 from sandbox.wire.outcome import Outcome
@@ -67,7 +66,7 @@ class Loaded:
 async def load(
     config: Config,
     engine: Engine,
-    models: Models,
+    means: Means,
     registry: Registry,
     *,
     builtins: Iterable[Tool] = (),
@@ -86,7 +85,7 @@ async def load(
     result = Loaded()
     loading = Loading(
         engine,
-        models,
+        means,
         registry,
         fresh,
         folder=config.root,

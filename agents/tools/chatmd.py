@@ -13,14 +13,16 @@ from agents.chatmd.history import given
 from agents.chatmd.program import Part, Program, Words
 from agents.chatmd.run import Budget, Step, without_fence
 from agents.code.calls import around
+from agents.code.entries import Loading, Means, NotLoaded, Place, tenants_of
 from agents.registry import Registry
 from agents.shapes.checked import CheckedSchema
 from agents.shapes.schema import with_defaults
 from agents.tool import Called, ModelRun, Tool, ToolInfo
 from agents.tools.conversation import Conversation, RunFailed, Settings, Shared, chosen
+from engine.config import Entry as Configured
 from engine.engine import Engine
 from engine.errors import Code, Problem, amount, limit_use
-from engine.models.calling import CalledModel, Models
+from engine.models.calling import CalledModel
 from engine.models.reserving import MICRO
 from engine.models.shapes import parsed
 from engine.run import new_run_id
@@ -40,7 +42,7 @@ NO_MODEL = "no model is configured for it: it needs a table [models.NAME]"
 _OUTCOMES = {Code.AGENT_ERROR: Outcome.SCRIPT_ERROR}
 
 
-class Entry(Settings, Protocol):
+class Entry(Configured, Settings, Protocol):
     """A document's entry in the configuration."""
 
     @property
@@ -74,7 +76,7 @@ class ChatmdTool:
     program: Program
     entry: Entry
     engine: Engine = field(repr=False)
-    models: Models = field(repr=False)
+    means: Means = field(repr=False)
     registry: Registry = field(repr=False)
     checked: CheckedSchema | None = None
 
@@ -84,7 +86,7 @@ class ChatmdTool:
         agent: Document,
         entry: Entry,
         engine: Engine,
-        models: Models,
+        means: Means,
         registry: Registry,
         *,
         tenants: Sequence[str],
@@ -93,7 +95,7 @@ class ChatmdTool:
         """The tool of a document for these tenants; `known` finds a tool of theirs by its name."""
         about = agent.info
         described = about.description
-        if not any(models.of(tenant) for tenant in tenants):
+        if not any(means.models.of(tenant) for tenant in tenants):
             described = f"{described}\n\nIt cannot run: {NO_MODEL}."
         info = ToolInfo(
             name=about.name,
@@ -105,7 +107,7 @@ class ChatmdTool:
             read_only=reads_only(agent.program, entry.tools, known),
         )
         checked = None if entry.returns is None else CheckedSchema(entry.returns)
-        return cls(info, agent.program, entry, engine, models, registry, checked)
+        return cls(info, agent.program, entry, engine, means, registry, checked)
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Run the document. Raises Problem: `unavailable` without a model, `agent_error`, those of models and limits.
@@ -137,14 +139,16 @@ class ChatmdTool:
     def model_for(self, tenant: Tenant, named: str | None = None) -> CalledModel:
         """The model of a run for this tenant. Raises Problem `unavailable`, naming the setting."""
         named = named or self.entry.model
-        found = chosen(self.models, tenant.id, named) if named else None
+        found = chosen(self.means.models, tenant.id, named) if named else None
         if named and found is None:
-            mine = ", ".join(self.models.of(tenant.id)) or "none"
+            mine = ", ".join(self.means.models.of(tenant.id)) or "none"
             raise Problem(Code.UNAVAILABLE, f"{self.subject}: its model {named[:64]!r} is not one of yours: {mine}")
-        found = found or chosen(self.models, tenant.id, self.program.model) or self.models.default_of(tenant.id)
+        found = (
+            found or chosen(self.means.models, tenant.id, self.program.model) or self.means.models.default_of(tenant.id)
+        )
         if found is None:
             raise Problem(Code.UNAVAILABLE, f"{self.subject} cannot run: {NO_MODEL}")
-        return self.models.model(found, tenant.id)
+        return self.means.models.model(found, tenant.id)
 
     @property
     def subject(self) -> str:
@@ -157,7 +161,7 @@ class ChatmdTool:
         budget = Budget({name: bound[name] for name in ("model_turns", "tool_calls", "model_tokens", "cost_usd")})
         chain = (*around(call), self.info.name)
         shared = Shared(
-            self.engine, self.registry, self.models, call, self.entry, chain, bound, budget, self.subject
+            self.engine, self.registry, self.means, call, self.entry, chain, bound, budget, self.subject
         )  # fmt: skip
         return _RunOfDocument(new_run_id(), self.info.name, model, shared)
 
@@ -248,15 +252,38 @@ def reads_only(program: Program, allowed: Sequence[str] | None, known: Callable[
     return all(reads_only(each, allowed, known) for each in program.documents.values())
 
 
-def tool_of(
-    agent: Document, entry: Entry, engine: Engine, models: Models, live: Registry, fresh: Registry,
-    tenants: Sequence[str],
-) -> Tool:  # fmt: skip
-    """The tool of a document that is being loaded: `fresh` has the tools that are loaded with it."""
+def tool_of(place: Place, entry: Entry, agent: Document, loading: Loading) -> Tool:
+    """The tool of a document that is being loaded. Raises NotLoaded for a model or a limit that cannot hold."""
+    tenants = tenants_of(entry)
+    found = [_model_of(place, entry, agent.program, loading, tenant) for tenant in tenants]
+    free = next((name for name in found if name is not None and not loading.means.models.priced(name)), None)
+    if "cost_usd" in entry.limits and free is not None:
+        raise NotLoaded(f"limits.cost_usd cannot hold: the model {free!r} has no price (models.{free}.price)")
 
     def known(name: str) -> ToolInfo | None:
-        found = [fresh.tool(tenant, name) for tenant in tenants]
-        infos = [each.tool.info for each in found if each is not None]
+        each = [loading.fresh.tool(tenant, name) for tenant in tenants]
+        infos = [offered.tool.info for offered in each if offered is not None]
         return infos[0] if len(infos) == len(tenants) and all(info.read_only for info in infos) else None
 
-    return ChatmdTool.from_agent(agent, entry, engine, models, live, tenants=tenants, known=known)
+    return ChatmdTool.from_agent(
+        agent, entry, loading.engine, loading.means, loading.live, tenants=tenants, known=known
+    )  # fmt: skip
+
+
+def _model_of(place: Place, entry: Entry, program: Program, loading: Loading, tenant: str) -> str | None:
+    """The model that a tenant's runs have, if there is one. A model that is not there is a warning, or NotLoaded."""
+    models = loading.means.models
+    mine = models.of(tenant)
+    if entry.model is not None:
+        if mine and (found := chosen(models, tenant, entry.model)) is None:
+            raise NotLoaded(f"model = {entry.model!r}: the tenant '{tenant}' has the models {', '.join(mine)}")
+        return chosen(models, tenant, entry.model)
+    if (found := chosen(models, tenant, program.model)) is not None:
+        return found
+    default = models.default_of(tenant)
+    if program.model is not None and default is not None:
+        loading.warnings.append(
+            f"{place.key}: unknown-model: the document names {program.model[:64]!r}, which is no model of the tenant "
+            f"'{tenant}'; it runs with {default!r}"
+        )
+    return default

@@ -39,9 +39,13 @@ from agents.chatmd.run import (
     without_fence,
 )
 from agents.code.calls import refusal
+from agents.code.entries import Means
 from agents.registry import OfferedTool, Registry
 from agents.shapes.checked import CheckedSchema, TooMuchWork
 from agents.tool import Called
+from agents.toolbox import Offered
+from agents.toolbox.files import FileBounds, file_tools
+from agents.toolbox.servers import mcp_tools
 from engine.engine import Engine
 from engine.errors import Code, LimitUse, Problem, limit_use, ungrouped
 from engine.host.pieces import in_pieces
@@ -64,27 +68,6 @@ DOCUMENT_PARAMETERS: Mapping[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-
-
-class Offered(Protocol):
-    """A tool as a running document offers it to the model."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-    @property
-    def read_only(self) -> bool: ...
-
-    @property
-    def destructive(self) -> bool | None: ...
-
-    async def call(self, arguments: Mapping[str, Any], call: Call) -> str: ...
 
 
 class Settings(Protocol):
@@ -111,7 +94,7 @@ class Shared:
 
     engine: Engine
     registry: Registry
-    models: Models
+    means: Means
     call: Call
     settings: Settings
     chain: tuple[str, ...]
@@ -316,15 +299,21 @@ class Conversation:
         """The tools of the run by name, the first of each name, and those that the document declares in vain."""
         found: dict[str, Offered] = {}
         missing: list[Unavailable] = []
-        for declared in self.program.tools:
-            for each in self._offered(declared):
-                if isinstance(each, Unavailable):
-                    missing.append(each)
-                else:
-                    found.setdefault(each.name, each)
-        yield found, missing
+        shared = self.shared
+        remote = [each for each in self.program.tools if each.kind == "mcp"]
+        async with mcp_tools(remote, shared.means.servers, shared.call.tenant.id) as (connected, unreachable):
+            for declared in self.program.tools:
+                for each in self._offered(declared):
+                    if isinstance(each, Unavailable):
+                        missing.append(each)
+                    else:
+                        found.setdefault(each.name, each)
+            for each in connected:
+                found.setdefault(each.name, each)
+            yield found, [*missing, *unreachable]
 
     def _offered(self, declared: Declared) -> Sequence[Offered | Unavailable]:
+        """What a declaration gives, but for those of MCP servers."""
         shared, name = self.shared, declared.name
         match declared.kind:
             case "tenant":
@@ -337,7 +326,13 @@ class Conversation:
                 return (_TenantTool(name, declared.description, offered),)
             case "document":
                 return (_DocumentTool(name, declared.description, self, declared.path),)
-        return (Unavailable(name, "tools of this kind are not available"),)
+            case "file":
+                folder, bound = self.program.folder, shared.bound
+                set_by = f"fs_bytes, set by the {bound.sources['fs_bytes']}"
+                return file_tools(
+                    declared, FileBounds(bound.values.fs_bytes, folder, set_by, shared.means.private)
+                )  # fmt: skip
+        return ()
 
     def _asks(self, offered: Offered) -> bool:
         """Whether a person is asked before each call."""
@@ -356,8 +351,8 @@ class Conversation:
         """The conversation of another document, with its own model if it names one that the tenant has."""
         program = self.documents[path]
         tenant = self.shared.call.tenant.id
-        name = chosen(self.shared.models, tenant, program.model)
-        model = self.model if name is None else self.shared.models.model(name, tenant)
+        name = chosen(self.shared.means.models, tenant, program.model)
+        model = self.model if name is None else self.shared.means.models.model(name, tenant)
         return Conversation(self.shared, program, model, {**self.documents, **program.documents})
 
 

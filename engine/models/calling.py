@@ -131,6 +131,10 @@ class Models:
         """The name of the tenant's model where none is named."""
         return self._config.default_of(tenant)
 
+    def priced(self, name: str) -> bool:
+        """Whether a configured model has a price."""
+        return self._served[name].price is not None
+
     def model(self, name: str, tenant: str) -> "CalledModel":
         """A model for calls of this tenant. Raises Problem not_found."""
         mine = self.of(tenant)

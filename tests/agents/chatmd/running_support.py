@@ -23,6 +23,9 @@ class Entry:
     parameters: Mapping[str, Any] | None = None
     returns: Mapping[str, Any] | None = None
     confirm: tuple[str, ...] | Literal["destructive"] = ()
+    path: None = None
+    tenants: None = None
+    expose: tuple[Literal["prompt", "tool"], ...] = ("prompt", "tool")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def tool(service: Service, document: Program, entry: Entry | None = None, name: 
     info = AgentInfo(name=name, description=document.description, tools=(), source="chatmd", expose=("tool",))
     found = service.registry.tool
     made = ChatmdTool.from_agent(
-        Document(info, document), entry or Entry(), service.engine, service.models, service.registry,
+        Document(info, document), entry or Entry(), service.engine, service.means, service.registry,
         tenants=(DEFAULT_TENANT.id,),
         known=lambda named: None if (each := found(DEFAULT_TENANT.id, named)) is None else each.tool.info,
     )  # fmt: skip

@@ -132,7 +132,7 @@ async def test_what_a_tool_refuses_goes_back_to_the_model(served: Any) -> None:
 def seen(made: Any) -> list[Request]:
     """The requests that the tool's model gets from now on."""
     found: list[Request] = []
-    for served in made.models._served.values():
+    for served in made.means.models._served.values():
         inner = served.wire.send
         served.wire.send = lambda request, key, inner=inner: found.append(request) or inner(request, key)
     return found
