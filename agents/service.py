@@ -15,6 +15,7 @@ import trio
 from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
 from agents.changes import Changes
 from agents.code import calls, schema_call
+from agents.code.entries import Means
 from agents.code.files import Files
 from agents.documents import Documents
 from agents.embedding import keep_embedded
@@ -26,6 +27,7 @@ from agents.registry import OfferedTool, Registry
 from agents.sources import Health
 from agents.syncing import Syncs
 from agents.tool import Called, Tool, ToolInfo
+from agents.toolbox.servers import Servers
 from agents.tools.builtin import builtin_tools
 from control.files import control_path, kv_path, packages_path
 from control.store import ControlStore, open_configured
@@ -37,6 +39,7 @@ from engine.config import ConfigError, LoadedConfig
 from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
+from engine.models.calling import open_models
 from engine.quota import bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import SourceAccess
@@ -74,6 +77,7 @@ class Service:
     given: Given
     control: ControlStore
     kv: KvStore
+    means: Means
     changes: Changes = field(default_factory=Changes)
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -115,7 +119,13 @@ class Service:
         given = self.given
         files = await look(loaded)  # before they are read, so that later changes are seen as changes
         result = await load(
-            loaded.config, self.engine, self.registry, builtins=given.builtins, agents=given.agents, tools=given.tools
+            loaded.config,
+            self.engine,
+            self.means,
+            self.registry,
+            builtins=given.builtins,
+            agents=given.agents,
+            tools=given.tools,
         )
         # Those that are required are known by now, each as it was before it was read.
         self.loaded, self.files, self.required = loaded, result.required | files, tuple(result.required)
@@ -278,6 +288,7 @@ async def open_service(
         registry = Registry()
         async with (
             open_engine(config, (*functions, *calls.functions(registry), *schema_call.functions())) as engine,
+            open_models(config, Vaults(control)) as models,
             trio.open_nursery() as nursery,
         ):
             engine.secrets = Vaults(control)
@@ -289,7 +300,8 @@ async def open_service(
                 default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
             )  # fmt: skip
             given = Given(builtin, agents, tools)
-            service = Service(loaded, engine, store, stores, registry, given, control, kv)
+            means = Means(models, Servers(config, engine.secrets), tuple(_private_files(loaded)))
+            service = Service(loaded, engine, store, stores, registry, given, control, kv, means)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:
                 log.warning(lost)

@@ -1,13 +1,14 @@
 """The interface of tools: name, JSON Schemas, annotations, and `execute`, which returns an answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from agents.agent import Call
 from engine.run import RunResult
+from sandbox.wire.outcome import Outcome
 
 
 class ToolInfo(BaseModel):
@@ -37,12 +38,37 @@ def envelope_warnings(info: ToolInfo) -> tuple[str, ...]:
     return ("a parameter is called 'arguments'; a request with only that parameter is taken for the envelope",)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRun:
+    """The figures of a document's run. `cost_usd` is None if its model has no price.
+
+    `estimated`: some server reported no tokens, so bytes were counted. `closed_by` is the limit that ended the run,
+    also if its last turn gave an answer; None if the model ended it.
+    """
+
+    run_id: str
+    outcome: Outcome
+    model: str
+    turns: int
+    tool_calls: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    estimated: bool
+    closed_by: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "outcome": self.outcome.value}
+
+
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A tool's answer (its flat JSON value) and, if a script made it, the usage of that run."""
+    """A tool's answer (its flat JSON value) and, if a script or a model made it, the usage of that run."""
 
     value: Any
     run: RunResult | None = None
+    model_run: ModelRun | None = None
 
 
 class Tool(Protocol):

@@ -4,7 +4,7 @@ Every refusal and failure that a user may see is a `Problem`. REST, MCP and the 
 JSON-RPC code and exit code follow from `CODES`. There is no other message shape.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -129,14 +129,14 @@ def limit_use(limits: BoundLimits, name: str, used: float | None = None) -> Limi
 
 
 def amount(value: float, unit: str) -> str:
-    """A bound as text: `30 s`, `64 MiB`, `200`."""
-    if unit == "s":
-        return f"{value:g} s"
+    """A bound as text: `30 s`, `1 USD`, `64 MiB`, `200`."""
+    if unit in ("s", "USD"):
+        return f"{value:g} {unit}"
     if unit == "bytes":
         return (
             f"{value / MIB:g} MiB" if value >= MIB else f"{value / 1024:g} KiB" if value >= 1024 else f"{value:g} bytes"
         )
-    return f"{value:g}"
+    return f"{value:.15g}"
 
 
 # Bound on a message, in characters: twice that of a script's own error. A message may quote input of any length.
@@ -145,6 +145,8 @@ MAX_MESSAGE = 8192
 
 class Problem(Exception):
     """An error for a user: a code, one sentence, and if known the run, limit, `retry_after_s` and script traceback.
+
+    `run` are the figures of a document's run (`agents.tool.ModelRun`).
 
     The message is safe to show to the caller: no host path, Python text, address or other tenant's data.
     """
@@ -158,6 +160,7 @@ class Problem(Exception):
         limit: LimitUse | None = None,
         retry_after_s: float | None = None,
         traceback: str | None = None,
+        run: Mapping[str, Any] | None = None,
     ) -> None:
         if len(message) > MAX_MESSAGE:
             message = message[:MAX_MESSAGE] + "…"
@@ -168,6 +171,7 @@ class Problem(Exception):
         self.limit = limit
         self.retry_after_s = retry_after_s
         self.traceback = traceback
+        self.run = run
 
     def envelope(self) -> dict[str, Any]:
         """The one error body: `{"error": {"code", "message", ...}}`, optional keys only when known."""
@@ -180,6 +184,8 @@ class Problem(Exception):
             error["retry_after_s"] = self.retry_after_s
         if self.traceback is not None:
             error["traceback"] = self.traceback
+        if self.run is not None:
+            error["run"] = dict(self.run)
         return {"error": error}
 
 

@@ -18,9 +18,11 @@ from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
 from agents.tool import Tool, envelope_warnings
+from agents.toolbox.servers import Servers
 from engine.config import Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
+from engine.models.calling import Models
 from engine.tenant import DEFAULT_TENANT
 from sandbox.wire.outcome import Outcome
 
@@ -57,16 +59,27 @@ def tenants_of(entry: Entry) -> tuple[str, ...]:
     return entry.tenants or (DEFAULT_TENANT.id,)
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What documents run with: models, MCP servers, and the engine's own files, which none of their tools reads."""
+
+    models: Models
+    servers: Servers
+    private: tuple[Path, ...] = ()
+
+
 @dataclass(slots=True)
 class Loading:
     """One pass over all entries: at most `describing` scripts and `importing` modules at once.
 
-    `live` is the registry in use meanwhile; `folder` is searched for modules that are not installed. `required` gets
-    the files that scripts require.
+    `live` is the registry in use meanwhile, `fresh` the one that will replace it: it has all tools once agents are
+    registered. `folder` is searched for modules that are not installed. `required` gets the files that scripts require.
     """
 
     engine: Engine
+    means: Means
     live: Registry
+    fresh: Registry
     folder: Path
     describing: trio.CapacityLimiter
     importing: trio.CapacityLimiter

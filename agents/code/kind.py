@@ -13,6 +13,7 @@ from agents.code.entries import Loading, Place
 from agents.code.making import Made, Making
 from agents.package import Package
 from agents.shapes.shape import AgentDeclaration, ToolDeclaration, narrowed
+from agents.tool import Tool
 from engine.config import Entry, PythonEntry, ScriptEntry
 
 E = TypeVar("E", bound=Entry)
@@ -47,7 +48,8 @@ class Kind(Generic[E, T]):
     `table` is its table of the configuration, `[agents.TABLE.NAME]`; the model is in `engine/config/entries.py`. `load`
     makes the agent or tool of an entry, and raises NotLoaded, Unusable and WrongShape. `watched` returns the files
     whose change causes the entry to be loaded again. `harmless` is true if an agent's prompt can be made without side
-    effects. `packages` is None if tenants cannot publish this kind.
+    effects. `packages` is None if tenants cannot publish this kind. `tool` makes the tool of an agent that `expose`
+    offers as one; None: the tool answers with the agent's prompt (`agents.tools.agent`).
     """
 
     table: str
@@ -55,6 +57,7 @@ class Kind(Generic[E, T]):
     watched: Callable[[E], Iterable[Path]] = _nothing
     harmless: Callable[[E, T], bool] = _unknown
     packages: Packages[T] | None = None
+    tool: Callable[[Place, E, T, Loading], Tool] | None = None
 
 
 def declared_info(name: str, source: str, said: AgentDeclaration, entry: ScriptEntry | PythonEntry) -> AgentInfo:

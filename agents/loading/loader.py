@@ -17,7 +17,7 @@ from agents import kinds
 from agents import tools as tool_kinds
 from agents.agent import Agent
 from agents.code import python
-from agents.code.entries import Loading, NotLoaded, Place, tenants_of
+from agents.code.entries import Loading, Means, NotLoaded, Place, tenants_of
 from agents.code.files import Files
 from agents.code.kind import Kind
 from agents.kinds.python import PythonAgent
@@ -66,6 +66,7 @@ class Loaded:
 async def load(
     config: Config,
     engine: Engine,
+    means: Means,
     registry: Registry,
     *,
     builtins: Iterable[Tool] = (),
@@ -84,7 +85,9 @@ async def load(
     result = Loaded()
     loading = Loading(
         engine,
+        means,
         registry,
+        fresh,
         folder=config.root,
         describing=trio.CapacityLimiter(max(2, config.sandbox.workers or 2)),
         importing=trio.CapacityLimiter(1),
@@ -201,10 +204,16 @@ class _Pass:
                 if any(self.fresh.tool(tenant, place.name) for tenant in tenants):
                     raise NotLoaded(f"expose makes a tool of the agent, and there is another tool named '{place.name}'")
                 kind = kinds.found().get(place.table)  # None: a kind of another version, whose last agent is kept
-                tool = AgentTool.from_agent(agent, harmless=kind is not None and kind.harmless(entry, agent))
+                tool = self.tool_of(kind, place, entry, agent)
                 self.loading.note_envelope(place, tool)
                 self.fresh.add_tool(tool, tenants)
             self.fresh.add_agent(agent, tenants)
+
+    def tool_of(self, kind: Kind[Any, Agent] | None, place: Place, entry: Entry, agent: Agent) -> Tool:
+        """The tool of an agent that is offered as one. Raises NotLoaded."""
+        if kind is not None and kind.tool is not None:
+            return kind.tool(place, entry, agent, self.loading)
+        return AgentTool.from_agent(agent, harmless=kind is not None and kind.harmless(entry, agent))
 
     def keep(self) -> None:
         """Mark the failure just reported as one whose last good version stays in use."""

@@ -326,7 +326,7 @@ class _Subject:
         session, show, service = self.session, self.show, self.service
         config = only(service.loaded.config, self.kind, self.name, self.entry)
         registry = Registry()
-        loaded = await load(config, service.engine, registry)
+        loaded = await load(config, service.engine, service.means, registry)
         mock = self.mock
         self.saves.require(loaded.required if mock is None else {**loaded.required, mock: signature(mock)})
         for warning in loaded.warnings:

@@ -4,7 +4,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
@@ -14,13 +14,14 @@ from engine.egress.redaction import Redactor
 from engine.egress.rules import parse_url
 from engine.egress.secrets import SecretSource
 from engine.errors import Code, LimitUse, Problem
-from engine.models.http import Http, HttpWire
 from engine.models.reserving import Price, tokens_of
 from engine.models.retrying import pause_s
-from engine.models.script import ScriptWire
 from engine.models.shapes import AnswerTooLarge, Event, ModelFailed, Request, Stopped, Usage
 from engine.names import nearest
 from engine.quota import Bucket
+
+if TYPE_CHECKING:
+    from engine.models.http import Http
 
 log = structlog.get_logger("engine.models")
 
@@ -85,7 +86,7 @@ class _Account:
 class Models:
     """The configured models. Made by `open_models`, whose block it does not outlive."""
 
-    def __init__(self, config: Config, secrets: SecretSource, http: Http) -> None:
+    def __init__(self, config: Config, secrets: SecretSource, http: "Http | None" = None) -> None:
         self._http = http
         self._secrets = secrets
         self._served: dict[str, _Served] = {}
@@ -101,15 +102,26 @@ class Models:
             self._served[name] = kept if kept is not None and kept.entry == entry else self._made(entry)
 
     def _made(self, entry: ModelEntry) -> _Served:
+        # Each wire is imported for the first entry that has it: httpx2 takes 5 MiB.
         wire: Wire
         if entry.api == "script":
+            from engine.models.script import ScriptWire
+
             assert entry.path is not None  # validation says so
             wire = ScriptWire(entry.path)
         else:
+            from engine.models.http import Http, HttpWire
+
+            self._http = self._http or Http()
             wire = HttpWire(entry, self._http)
         prices = entry.price
         price = None if prices is None else Price.of(prices.input, prices.cached_input, prices.output)
         return _Served(entry, wire, _Lane(entry), price)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        if self._http is not None:
+            await self._http.aclose()
 
     def of(self, tenant: str) -> Mapping[str, ModelEntry]:
         """The tenant's models, in the order of the file."""
@@ -118,6 +130,10 @@ class Models:
     def default_of(self, tenant: str) -> str | None:
         """The name of the tenant's model where none is named."""
         return self._config.default_of(tenant)
+
+    def priced(self, name: str) -> bool:
+        """Whether a configured model has a price."""
+        return self._served[name].price is not None
 
     def model(self, name: str, tenant: str) -> "CalledModel":
         """A model for calls of this tenant. Raises Problem not_found."""
@@ -287,11 +303,11 @@ class _Watched:
 
 
 @asynccontextmanager
-async def open_models(config: Config, secrets: SecretSource, http: Http | None = None) -> AsyncIterator[Models]:
+async def open_models(config: Config, secrets: SecretSource, http: "Http | None" = None) -> AsyncIterator[Models]:
     """The models of a configuration, until the end of the block. Nothing is connected before the first call."""
-    http = http or Http()
+    models = Models(config, secrets, http)
     try:
-        yield Models(config, secrets, http)
+        yield models
     finally:
         with trio.CancelScope(shield=True):  # safe to shield: close does not wait
-            await http.aclose()
+            await models.aclose()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Unit = Literal["s", "bytes", "count", "levels"]
+Unit = Literal["s", "bytes", "count", "levels", "USD"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -29,12 +29,12 @@ class LimitSpec:
 
     @property
     def integral(self) -> bool:
-        """Whether values are whole numbers (all but seconds)."""
-        return self.unit != "s"
+        """Whether values are whole numbers (all but seconds and money)."""
+        return self.unit not in ("s", "USD")
 
     def kind(self, value: float) -> float:
-        """The value in the type of this limit: int, or float for seconds."""
-        return float(value) if self.unit == "s" else int(value)
+        """The value in the type of this limit: int, or float for seconds and money."""
+        return int(value) if self.integral else float(value)
 
 
 SPECS: dict[str, LimitSpec] = {
@@ -100,6 +100,30 @@ SPECS: dict[str, LimitSpec] = {
             "the codec in the worker, and again the supervisor's decoder",
             "a run that returns a deeper or cyclic value ends with output_limit",
         ),
+        LimitSpec(
+            "model_turns", "count", 20, 200,
+            "a model that calls tools for ever has to answer some time",
+            "the loop of a document's run; the last turn is asked without tools",
+            "nothing: scripts ask no model",
+        ),
+        LimitSpec(
+            "tool_calls", "count", 50, 1_000,
+            "one turn of a model may ask for any number of calls",
+            "the loop of a document's run; further calls are not made, and the next turn is asked without tools",
+            "nothing: scripts ask no model",
+        ),
+        LimitSpec(
+            "model_tokens", "count", 200_000, 10_000_000,
+            "each turn sends all turns before it",
+            "the supervisor reserves tokens before each call of a model, and settles what the server reports",
+            "nothing: scripts ask no model",
+        ),
+        LimitSpec(
+            "cost_usd", "USD", 1, 100,
+            "tokens are money; it holds for models with a price",
+            "the supervisor reserves money before each call of a model, and settles what the server reports",
+            "nothing: scripts ask no model",
+        ),
     )
 }  # fmt: skip
 
@@ -117,6 +141,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     fs_bytes: int
     source_bytes: int
     value_depth: int
+    model_turns: int
+    tool_calls: int
+    model_tokens: int
+    cost_usd: float
 
 
 def limits_of(values: Mapping[str, float]) -> Limits:

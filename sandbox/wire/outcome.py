@@ -23,6 +23,8 @@ class Outcome(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     CALL_LIMIT = "call_limit"
     POLICY_VIOLATION = "policy_violation"
+    MODEL_LIMIT = "model_limit"
+    MODEL_ERROR = "model_error"
     WORKER_LOST = "worker_lost"
     CANCELLED = "cancelled"
     REJECTED = "rejected"
@@ -61,6 +63,13 @@ OUTCOMES: dict[Outcome, OutcomeSpec] = {
         OutcomeSpec(Outcome.OUTPUT_LIMIT, "The answer is larger or deeper than the limits let through.", "script"),
         OutcomeSpec(Outcome.CALL_LIMIT, "The script, or its tenant, made too many host calls.", "script"),
         OutcomeSpec(Outcome.POLICY_VIOLATION, "The sandbox stopped the process.", "script"),
+        OutcomeSpec(
+            Outcome.MODEL_LIMIT, "The run used up its turns, tool calls, tokens or money, and there was no answer.",
+            "script",
+        ),
+        OutcomeSpec(
+            Outcome.MODEL_ERROR, "The model gave no answer, or half of one.", "operator", retry=True,
+        ),
         OutcomeSpec(
             Outcome.WORKER_LOST, "The process ended, and no limit explains it.", "engine", retry=True,
         ),

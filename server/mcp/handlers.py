@@ -52,6 +52,7 @@ from server.mcp.shapes import (
     is_wrapped,
     matching,
     messages_of,
+    meta_of,
     prompt_of,
     resource_of,
     result_of,
@@ -274,7 +275,9 @@ class Handlers:
             return called
         info = self._calls.tool_info(caller.tenant, params.name)
         wrapped = is_wrapped(called.value, None if info is None else info.returns, of_handshake(ctx))
-        return _result(await rendered(called.value), wrapped, caller)
+        result = _result(await rendered(called.value), wrapped, caller)
+        result.meta = meta_of(called)
+        return result
 
     async def get_task(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
         return self.runs.detail(self._task_caller(ctx), params.task_id)

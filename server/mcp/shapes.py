@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from agents.agent import AgentInfo, AgentPrompt
 from agents.documents import DOCUMENT_URI, Document, Listed
-from agents.tool import ToolInfo
+from agents.tool import Called, ToolInfo
 from engine.errors import Problem
 from server.problems import INVALID_PARAMS, details, encode, tool_error_text
 
@@ -65,6 +65,11 @@ def is_wrapped(value: Any, returns: Mapping[str, Any] | None, handshake: bool) -
     return handshake and not (isinstance(value, dict) and (returns is None or _is_object_schema(returns)))
 
 
+def meta_of(called: Called) -> dict[str, Any] | None:
+    """The `_meta` of a tool's result: what models did for it, if it called any."""
+    return None if called.model_run is None else {"engine/run": called.model_run.as_json()}
+
+
 def result_of(text: str, structured: Any, wrapped: bool) -> t.CallToolResult:
     """A tool's answer: the value itself, and as text for clients that read only text."""
     return t.CallToolResult(
@@ -75,10 +80,11 @@ def result_of(text: str, structured: Any, wrapped: bool) -> t.CallToolResult:
 
 def failure_of(problem: Problem) -> t.CallToolResult:
     """A failed call as a result, so that the model can read it and try something else; `_meta` carries it as data."""
+    told = {} if problem.run is None else {"engine/run": dict(problem.run)}
     return t.CallToolResult(
         content=[t.TextContent(type="text", text=tool_error_text(problem))],
         is_error=True,
-        _meta={"engine/error": details(problem)},
+        _meta={"engine/error": details(problem), **told},
     )
 
 

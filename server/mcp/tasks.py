@@ -32,7 +32,7 @@ from server.http.large_values import Rendered, rendered
 from server.logs import report
 from server.mcp.asking import SHOWN, Able, Confirm, Form, Sample, cannot
 from server.mcp.caller import Caller
-from server.mcp.shapes import failure_of
+from server.mcp.shapes import failure_of, meta_of
 from server.mcp.task_states import EXTENSION, KEPT_S, LATE_S, Owner, Status, Table, Task
 from server.problems import INVALID_PARAMS, internal, render_cpu_s, rpc_error
 
@@ -75,7 +75,9 @@ class _Question:
 
 
 class _Run:
-    """One call. `error` is why it failed; `kept` is the answer of a task. It expires when no request is attached."""
+    """One call. `error` is why it failed; `kept` is the answer of a task, `kept_meta` its `_meta`. It expires when no
+    request is attached.
+    """
 
     def __init__(self, owner: Owner, tenant: Tenant, able: Able, failed: Failed) -> None:
         self.owner = owner
@@ -88,6 +90,7 @@ class _Run:
         self.finished = trio.Event()
         self.task: Task | None = None
         self.kept: Rendered | t.CallToolResult | MCPError | None = None
+        self.kept_meta: dict[str, Any] | None = None
         self.kept_bytes = 0
         self.hearers = SILENT
         # Invariant: a request is attached, or `expires` is finite. `taken`: nothing will ask for it again.
@@ -360,6 +363,7 @@ class Runs:
             else:
                 assert run.called is not None
                 run.kept = (await rendered(run.called.value)).compact()
+                run.kept_meta = meta_of(run.called)
         except Exception as error:
             cause = leaf(error)
             problem = cause if isinstance(cause, Problem) else internal(report(cause, "tools/call"))
@@ -446,7 +450,9 @@ class Runs:
         elif task.status in ("completed", "failed"):
             match run.kept:
                 case Rendered():
-                    told["result"] = _dumped(self._show(run.kept, caller))
+                    result = self._show(run.kept, caller)
+                    result.meta = run.kept_meta
+                    told["result"] = _dumped(result)
                 case t.CallToolResult():
                     told["result"] = _dumped(run.kept)
                 case MCPError():

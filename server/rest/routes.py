@@ -146,6 +146,8 @@ class Calling:
         agent = exchange.params.get("agent")
         flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
         called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
+        if called.model_run is not None:
+            return await _charged(exchange, {"result": called.value, "run": called.model_run.as_json()}, None)
         return await _charged(exchange, called.value if flat else {"result": called.value}, called.run)
 
     def _always_wrapped(self, exchange: Exchange) -> bool:

@@ -22,6 +22,10 @@ PROMISED: dict[str, tuple[float, float, Unit]] = {
     "fs_bytes": (1 << 20, 16 << 20, "bytes"),
     "source_bytes": (1 << 20, 4 << 20, "bytes"),
     "value_depth": (64, 256, "levels"),
+    "model_turns": (20, 200, "count"),
+    "tool_calls": (50, 1_000, "count"),
+    "model_tokens": (200_000, 10_000_000, "count"),
+    "cost_usd": (1, 100, "USD"),
 }
 amounts = st.dictionaries(st.sampled_from(sorted(SPECS)), st.integers(1, 1 << 40) | st.floats(0.001, 1e9), max_size=10)
 

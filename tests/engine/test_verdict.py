@@ -179,7 +179,7 @@ def test_every_outcome_has_a_sentence_and_only_a_good_one_has_no_fault() -> None
 def test_an_outcome_and_the_code_of_its_name_agree_on_fault_and_retry() -> None:
     assert list(CODES) == list(Code)
     both = set(Code) & {*Outcome}
-    assert len(both) == 7
+    assert len(both) == 9
     for name in both:
         outcome, code = Outcome(name).spec, Code(name).spec
         assert (outcome.fault, outcome.retry) == (code.fault, code.retry), name
