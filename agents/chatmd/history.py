@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from agents.chatmd.program import Doc, Nested, Part, Picture, Program, Said, StoredCall, StoredResult, Words, filled
-from engine.models.shapes import Assistant, Image, Message, System, Text, ToolCall, ToolResult, User
+from engine.models.shapes import (
+    Assistant,
+    Image,
+    Message,
+    ModelFailed,
+    System,
+    Text,
+    ToolCall,
+    ToolResult,
+    User,
+    parsed,
+)
 from engine.models.shapes import Part as SentPart
 
 # What stands for the result of a stored call whose document has none: servers refuse a call without a result.
@@ -143,7 +154,7 @@ def _called(calls: Sequence[StoredCall], results: Mapping[str, deque[str]], befo
 
 def _object(arguments: str) -> dict[str, object] | None:
     try:
-        found = orjson.loads(arguments)
-    except ValueError:
+        found = parsed(arguments)
+    except ModelFailed:
         return None
     return found if isinstance(found, dict) else None
