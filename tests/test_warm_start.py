@@ -133,7 +133,7 @@ async def test_a_zygote_that_begins_warm_is_one_that_was_started_but_for_the_tim
     monkeypatch.setattr(zygote, "_BOOT", f"{zygote._BOOT.rpartition('main(')[0]}{ZYGOTE}")
     found = []
     for real in (True, False):
-        monkeypatch.setattr(warm_zygote, "_BOOT", None if real else zygote._BOOT)
+        monkeypatch.setattr(warm_zygote, "boot", None if real else zygote._BOOT)
         with pytest.raises(zygote.ZygoteLost) as lost:
             async with zygote.open_zygote(memory_bytes=1 << 30, processes=8):
                 pass

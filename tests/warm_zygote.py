@@ -67,8 +67,9 @@ def begin():
 
 exec(compile(begin(), "<string>", "exec"), {{"__name__": "__main__"}})
 """
-# Whether zygotes begin warm now: `conftest.py` knows of each test whether it is marked.
+# Whether zygotes begin warm now: `conftest.py` knows of each test whether it is marked. Those of this boot command do.
 allowed = True
+boot = _BOOT
 _open_for_real = trio.lowlevel.open_process
 
 
@@ -93,7 +94,7 @@ def _template() -> warm_start.Template:
 
 
 async def _open_process(command: Sequence[str], **options: Any) -> trio.Process:
-    if not allowed or tuple(command[:5]) != (sys.executable, "-I", "-S", "-c", _BOOT):
+    if not allowed or tuple(command[:5]) != (sys.executable, "-I", "-S", "-c", boot):
         return await _open_for_real(command, **options)
     process = await trio.to_thread.run_sync(partial(_Popen, command, bufsize=0, **options))
     assert process.stderr is not None

@@ -17,6 +17,8 @@ from typing import Any
 
 import apsw
 import trio
+import warm_start
+import warm_zygote
 from every_command import begin
 
 DISK = {"blocks": "size=24m", "inodes": "size=24m,nr_inodes=40"}
@@ -42,7 +44,7 @@ def command(words: str) -> "dict[str, Any]":
 
 def served(words: str) -> "dict[str, Any]":
     """How a server starts: it is ended as soon as it listens."""
-    with subprocess.Popen(
+    with warm_start.Popen(
         [sys.executable, "-m", "cli.main", *words.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
@@ -136,6 +138,7 @@ def main(project: Path, kind: str, state: str) -> None:
     os.chdir(project)
     begin(project)
     os.mkdir("data")
+    warm_zygote.ready()
     subprocess.run(["mount", "-t", "tmpfs", "-o", DISK[kind], "none", "data"], check=True)
     fill: Callable[[], None] = fill_blocks if kind == "blocks" else fill_inodes
     found: list[dict[str, Any]] = []

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import warm_zygote
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from engine_support import FakeStore, small_config
-from faults import descendants
+from faults import descendants, hostile_boot
 
 from engine.bridge import knowledge
 from engine.engine import Engine, open_engine
+from engine.workers import zygote
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,14 @@ def _nothing_is_left() -> Iterator[None]:
     if len(os.listdir("/proc/self/fd")) > descriptors:
         gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+@pytest.fixture
+def hostile_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of this test's engines carry out the faults of `faults.INSIDE`."""
+    boot = hostile_boot(zygote._BOOT)
+    monkeypatch.setattr(zygote, "_BOOT", boot)
+    monkeypatch.setattr(warm_zygote, "boot", boot)
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 from engine_support import FOREVER, SPIN, FakeStore, request, run, small_config, works, works_again
-from faults import INSIDE, OUTSIDE, Expected, faulty_script, hostile_boot, until_ended, zygote_of
+from faults import INSIDE, OUTSIDE, Expected, faulty_script, until_ended, zygote_of
 from structlog.testing import capture_logs
 
-import engine.workers.zygote
 from engine.bridge import knowledge
 from engine.engine import Engine, open_engine
 from engine.run import Hearers, LogLine, RunResult
@@ -17,9 +16,8 @@ from sandbox.wire.outcome import Outcome
 
 
 @pytest.fixture
-async def hostile(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+async def hostile(store: FakeStore, hostile_workers: None) -> AsyncIterator[Engine]:
     """An engine whose workers carry out the faults of `faults.INSIDE`."""
-    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     async with open_engine(small_config(), knowledge.functions(lambda _: store, default_limit=12)) as opened:
         yield opened
 

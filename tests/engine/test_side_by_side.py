@@ -10,9 +10,8 @@ import msgspec
 import pytest
 import trio
 from engine_support import request, run, small_config
-from faults import faulty_script, hostile_boot
+from faults import faulty_script
 
-import engine.workers.zygote
 from engine.bridge import CallRefused, HostContext, HostFunction
 from engine.engine import Engine, open_engine
 from engine.run import CallRecord, Hearers, LogLine
@@ -142,9 +141,8 @@ async def test_a_worker_that_dies_while_it_waits_ends_the_run_at_once_and_cancel
 
 
 async def test_a_worker_that_answers_while_calls_are_under_way_has_them_cancelled(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
+    calls: Calls, hostile_workers: None
 ) -> None:
-    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     functions = [HostFunction("context.search", Named, calls.search)]
     async with open_engine(small_config(), functions) as opened:
         result = await run(opened, faulty_script("done while a call is under way"))

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 from engine_support import FakeStore, run, works
-from faults import AFTER_ANSWER, HOARDING, faulty_script, hostile_boot
+from faults import AFTER_ANSWER, HOARDING, faulty_script
 from structlog.testing import capture_logs
 
-import engine.workers.zygote
 from engine.bridge import knowledge
 from engine.config import parse_config
 from engine.engine import Engine, open_engine
@@ -26,9 +25,10 @@ INSPECT_S = 0.05
 
 
 @pytest.fixture
-async def watched(store: FakeStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Engine]:
+async def watched(
+    store: FakeStore, hostile_workers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Engine]:
     """An engine with quotas, whose workers carry out the faults of `faults`."""
-    monkeypatch.setattr(engine.workers.zygote, "_BOOT", hostile_boot(engine.workers.zygote._BOOT))
     monkeypatch.setattr("engine.engine.INSPECT_S", INSPECT_S)
     config, _ = parse_config(MANY, environ={}, cwd=tmp_path)
     async with open_engine(config, knowledge.functions(lambda _: store, default_limit=12)) as opened:
