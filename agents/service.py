@@ -29,6 +29,7 @@ from agents.syncing import Syncs
 from agents.tool import Called, Tool, ToolInfo
 from agents.toolbox.servers import Servers
 from agents.tools.builtin import builtin_tools
+from control.audit import AuditLog
 from control.files import control_path, kv_path, packages_path
 from control.store import ControlStore, open_configured
 from control.usage import UsageLog
@@ -244,6 +245,19 @@ async def open_scripts(loaded: LoadedConfig) -> AsyncIterator[Engine]:
             yield engine
 
 
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """Calls of runs with a model, for the audit log (`engine.engine.ToolWitness`)."""
+
+    log: AuditLog
+
+    def refused(self, tenant: Tenant, agent: str, tool: str) -> None:
+        self.log.note_tool_refused(tenant.id, agent, tool)
+
+    def decided(self, tenant: Tenant, agent: str, tool: str, *, allowed: bool) -> None:
+        self.log.note_decision(tenant.id, tenant.key, agent, tool, allowed=allowed)
+
+
 # The errors of `open_service`, each with one line for the operator.
 CANNOT_OPEN = (ConfigError, SandboxUnavailable, StoreError)
 
@@ -294,6 +308,7 @@ async def open_service(
             engine.secrets = Vaults(control)
             if config.tenants.enabled:  # without tenants no control store is created, least of all by a script
                 engine.tell_denied(lambda run, call: control.audit.note_denied(run.tenant.id, run.label, call))
+                engine.tell_tools(_Audited(control.audit))
             retrieval = config.retrieval
             builtin = builtin_tools(
                 stores.store_of, charge=engine.charge,

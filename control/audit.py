@@ -1,9 +1,10 @@
-"""The audit log: every control action with its outcome, and the host calls that were denied to scripts.
+"""The audit log: every control action with its outcome, the host calls that were denied to scripts, and of runs with a
+model the refused tools and the decisions of persons: names, no values.
 
 A control action is one transaction that also writes its row; a refused one leaves a row with the code of the refusal
 and changes nothing else. Operators cause few actions, and their rows are permanent. A tenant's keys can cause any
-number of refused actions, and its scripts of denied calls: of both, each tenant has a bound on rows in total; repeated
-calls become one row, and there is a bound on their rows per flush.
+number of refused actions, and its scripts and models of calls: of both, each tenant has a bound on rows in total;
+repeated calls become one row, and there is a bound on their rows per flush.
 """
 
 from collections.abc import Callable
@@ -24,19 +25,20 @@ T = TypeVar("T")
 log = structlog.get_logger("engine.control")
 
 FLUSH_EVERY_S = 0.5
-# Bound on different pairs of script and call of one tenant between two flushes; the first ones are kept.
+# Bound on different rows of calls of one tenant between two flushes; the first ones are kept.
 ROWS_A_FLUSH = 20
-# Rows of denied calls per tenant; older ones are deleted.
+# Rows of calls per tenant and action; older ones are deleted.
 ROWS_KEPT = 1000
 # Rows of a tenant's own refused actions, such as uploads; older ones are deleted: a key may cause any number.
 REFUSALS_KEPT = 1000
 # No row has a higher number.
 _MOST_ROWS = 2**63 - 1
-ACTION = "call"
-OUTCOME = "denied"
+# A script or a model asks for a call; a person decides about one.
+ACTION, DECISION = "call", "confirm"
+ALLOWED, OUTCOME = "ok", "denied"
 
 _INSERT = "INSERT INTO audit(at, actor, action, target, outcome, tenant) VALUES (?, ?, ?, ?, ?, ?)"
-_REFUSED = "tenant = ?1 AND actor GLOB 'key:*' AND outcome <> 'ok' AND action <> ?3"
+_REFUSED = "tenant = ?1 AND actor GLOB 'key:*' AND outcome <> 'ok' AND action <> ?3 AND action <> ?4"
 _FORGET_REFUSALS = (
     f"DELETE FROM audit WHERE {_REFUSED} AND "
     f"n <= (SELECT n FROM audit WHERE {_REFUSED} ORDER BY n DESC LIMIT 1 OFFSET ?2)"
@@ -52,7 +54,7 @@ class AuditLog:
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._database = database
         self._clock = clock
-        self._denied = DeniedCalls(clock)
+        self._calls = NotedCalls(clock)
 
     async def act(self, actor: str, action: str, target: str, tenant: str | None, work: Work[T]) -> T:
         """One control action: `work` and its audit row in one transaction.
@@ -80,7 +82,7 @@ class AuditLog:
             def write(db: apsw.Connection) -> None:
                 self._note(db, actor, action, target, code, tenant)
                 if tenant is not None and actor.startswith("key:"):
-                    db.execute(_FORGET_REFUSALS, (tenant, REFUSALS_KEPT, ACTION))
+                    db.execute(_FORGET_REFUSALS, (tenant, REFUSALS_KEPT, ACTION, DECISION))
 
             await self._database.write(write)
 
@@ -131,27 +133,45 @@ class AuditLog:
 
     def note_denied(self, tenant: str, script: str, call: str) -> None:
         """Note that a host call was denied to a script. Does not block: `keep` writes the row, one for repeats."""
-        self._denied.note(tenant, storable(script), storable(call))
+        self._calls.note(tenant, (storable(f"script:{script}"), ACTION, storable(call), OUTCOME))
+
+    def note_tool_refused(self, tenant: str, agent: str, tool: str) -> None:
+        """Note that a model asked for a tool that the run may not call. Does not block, as `note_denied`."""
+        self._calls.note(tenant, (storable(f"agent:{agent}"), ACTION, storable(f"tool:{tool}"), OUTCOME))
+
+    def note_decision(self, tenant: str, key: str | None, agent: str, tool: str, *, allowed: bool) -> None:
+        """Note what a person decided about a call of a tool. Does not block, as `note_denied`.
+
+        `key` is that of the run's caller, who was asked; without keys the row is the agent's.
+        """
+        # The sender of a token is named as control actions name it, without `key:`.
+        who = f"agent:{agent}" if not key else key if key.startswith("oauth:") else f"key:{key}"
+        target = f"agent:{agent} tool:{tool}"
+        self._calls.note(tenant, (storable(who), DECISION, storable(target), ALLOWED if allowed else OUTCOME))
 
     async def keep(self) -> None:
-        """Write denied calls as they come, until cancelled; then write the rest."""
-        await self._denied.keep(self._database)
+        """Write noted calls as they come, until cancelled; then write the rest."""
+        await self._calls.keep(self._database)
 
 
-class DeniedCalls:
-    """Collects denied calls, and writes them every `FLUSH_EVERY_S`."""
+# Actor, action, target and outcome of a row.
+_Call = tuple[str, str, str, str]
+
+
+class NotedCalls:
+    """Collects rows of calls, and writes them every `FLUSH_EVERY_S`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # Tenant -> (script, call) -> when it was first denied since the last flush.
-        self._waiting: dict[str, dict[tuple[str, str], float]] = {}
+        # Tenant -> row -> when it was first noted since the last flush.
+        self._waiting: dict[str, dict[_Call, float]] = {}
         self._some = trio.Event()
 
-    def note(self, tenant: str, script: str, call: str) -> None:
-        """Note a denied host call."""
+    def note(self, tenant: str, call: _Call) -> None:
+        """Note a call."""
         waiting = self._waiting.setdefault(tenant, {})
         if len(waiting) < ROWS_A_FLUSH:
-            waiting.setdefault((script, call), self._clock())
+            waiting.setdefault(call, self._clock())
         self._some.set()
 
     async def keep(self, database: Database) -> None:
@@ -172,22 +192,20 @@ class DeniedCalls:
 
         def write(db: apsw.Connection) -> None:
             for tenant, calls in noted.items():
-                db.executemany(
-                    _INSERT,
-                    [(at, f"script:{script}", ACTION, call, OUTCOME, tenant) for (script, call), at in calls.items()],
-                )
-                db.execute(
-                    "DELETE FROM audit WHERE tenant = ?1 AND action = ?2 AND n <= (SELECT n FROM audit "
-                    "WHERE tenant = ?1 AND action = ?2 ORDER BY n DESC LIMIT 1 OFFSET ?3)",
-                    (tenant, ACTION, ROWS_KEPT),
-                )
+                db.executemany(_INSERT, [(at, *call, tenant) for call, at in calls.items()])
+                for action in dict.fromkeys(action for _, action, _, _ in calls):
+                    db.execute(
+                        "DELETE FROM audit WHERE tenant = ?1 AND action = ?2 AND n <= (SELECT n FROM audit "
+                        "WHERE tenant = ?1 AND action = ?2 ORDER BY n DESC LIMIT 1 OFFSET ?3)",
+                        (tenant, action, ROWS_KEPT),
+                    )
 
         try:
             await database.write(write)
         except Problem as problem:
             # The run's own log has them as well; keeping them until the store works again would have no bound.
             log.error(
-                "denied calls are missing from the audit log",
+                "calls are missing from the audit log",
                 rows=sum(map(len, noted.values())),
                 reason=problem.message,
             )

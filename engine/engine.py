@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -96,6 +96,18 @@ class EngineStatistics:
         return [worker for worker in self.workers if worker.state == state]
 
 
+class ToolWitness(Protocol):
+    """Hears of the calls of runs with a model: `agent` is the run's name without `agent:`. Neither method blocks."""
+
+    def refused(self, tenant: Tenant, agent: str, tool: str) -> None:
+        """A model asked for a tool that the run may not call."""
+        ...
+
+    def decided(self, tenant: Tenant, agent: str, tool: str, *, allowed: bool) -> None:
+        """A person was asked whether a tool may be called."""
+        ...
+
+
 class Engine:
     """A running engine. Made by `open_engine`; nothing that it started outlives that block."""
 
@@ -103,6 +115,8 @@ class Engine:
         self.metrics = metrics
         self.loop = LoopWatch()
         self.draining = False
+        # Who is told of tools that models are refused, and of what persons decide; by `tell_tools`.
+        self.tool_witness: ToolWitness | None = None
         # Where tenants' secrets come from. May be replaced once the engine is open.
         self.secrets: SecretSource = NoSecrets()
         self._config = config
@@ -151,6 +165,10 @@ class Engine:
     def tell_denied(self, hearer: Callable[[RunRequest, str], None]) -> None:
         """Call `hearer` for every host call that asks for more than was granted, with the run and the call's name."""
         self._bridge.on_denied = hearer
+
+    def tell_tools(self, witness: ToolWitness) -> None:
+        """Tell `witness` of tools that models are refused, and of what persons decide about calls."""
+        self.tool_witness = witness
 
     def mock_calls(self, mocks: Mocks | None) -> None:
         """Let these rows answer host calls from now on, in place of their handlers; None: no longer."""

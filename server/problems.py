@@ -142,7 +142,7 @@ def _rate_limit(problem: Problem) -> Headers:
     As in draft-ietf-httpapi-ratelimit-headers-03, the last version with a header for each.
     """
     limit = problem.limit
-    if STATUS[problem.code] != 429 or limit is None:
+    if STATUS[problem.code] != 429 or limit is None or limit.unit == "USD":  # an amount of money is no whole number
         return []
     remaining = max(0, math.floor(limit.bound - limit.used)) if limit.used is not None else 0
     return [

@@ -23,6 +23,7 @@ from engine.config import ConfigError, load_config
 from engine.errors import Code, Problem
 from engine.run import CallRecord, Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
+from engine.usage import report
 from knowledge.access import EVERYTHING, Reader
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -463,6 +464,7 @@ async def test_a_caller_who_goes_away_cancels_the_agent_and_nothing_of_it_comes_
                 nursery.cancel_scope.cancel()
         assert sys.modules[module].left == [True]
         assert [event["event"] for event in events] == ["python code failed while it was cancelled"]
+        assert report(service.engine.book.sums_of("default"))["by_agent"][0]["outcomes"] == {"cancelled": 1}
         assert (await service.resolve("b", {}, CALL)).prompt.system == ""
 
 

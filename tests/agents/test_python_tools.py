@@ -16,6 +16,7 @@ from engine.config import ConfigError, load_config
 from engine.errors import Code, Problem
 from engine.run import Hearers, LogLine
 from engine.tenant import DEFAULT_TENANT
+from engine.usage import report
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -313,6 +314,11 @@ async def test_a_script_calls_a_python_tool_and_pays_for_what_that_asks(
     lines: list[LogLine] = []
     async with opened() as service:
         resolved = await service.resolve("script", {"n": 8}, Call(DEFAULT_TENANT, Hearers(log=lines.append)))
+        booked = {row["agent"]: row for row in report(await service.usage.sums_of("default"))["by_agent"]}
+        assert booked["tool:asking"]["outcomes"] == {"ok": 1}
+        assert booked["tool:asking"]["host_calls_by_name"] == {"context.search": 8}
+        assert booked["tool:told"]["outcomes"] == {"script_error": 1}
+        assert booked["tool:asking"]["wall_ms"] > 0
         assert resolved.prompt.system.startswith("default ")
         assert "tool 'told': no such table" in resolved.prompt.system
         assert lines == [LogLine("info", "heard")]

@@ -560,6 +560,30 @@ async def test_denied_calls_are_written_at_the_latest_when_the_store_closes_repe
     ]
 
 
+async def test_refused_tools_and_decisions_of_persons_are_rows_with_names_alone(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control.audit.ROWS_KEPT", 2)
+    async with opened() as control:
+        for _ in range(3):
+            control.audit.note_tool_refused("acme", "writer", "drop_table")
+        control.audit.note_decision("acme", "k1", "writer", "send", allowed=True)
+        control.audit.note_decision("acme", None, "writer", "delete", allowed=False)
+    async with opened() as control:
+        found = [(row.actor, row.action, row.target, row.outcome) for row in await control.audit.last()]
+        for number in range(5):
+            control.audit.note_decision("acme", "k1", "writer", f"send{number}", allowed=False)
+    assert found == [
+        ("agent:writer", "call", "tool:drop_table", "denied"),
+        ("key:k1", "confirm", "agent:writer tool:send", "ok"),
+        ("agent:writer", "confirm", "agent:writer tool:delete", "denied"),
+    ]
+    async with opened() as control:
+        await control.audit.note_refusal("key:k1", "agent.publish", "a", "acme", Problem(Code.TOO_LARGE, "too large"))
+        kept = [row.target.rpartition(":")[2] for row in await control.audit.last() if row.action == "confirm"]
+    assert kept == ["send3", "send4"]
+
+
 async def test_a_tenant_whose_keys_are_refused_a_lot_fills_its_share_of_the_audit_log_alone(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

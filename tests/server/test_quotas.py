@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from server_support import Running, assert_envelope, serving
 from agents.service import Service, open_service
 from engine.config import load_config
 from engine.errors import Code, Problem
+from engine.models.reserving import Price
+from engine.models.shapes import Usage as Tokens
 
 OPERATOR = "the-operator-of-the-tests-of-quotas"
 CONFIG = f"""
@@ -288,6 +291,49 @@ async def test_usage_is_the_sum_of_the_runs_by_agent_key_and_day(server: Quoted)
     assert sum(int(row["outcome_ok"]) for row in table) == 4
     assert {row["tenant"] for row in table} == {"acme"}
     assert usage["total"]["cpu_ms"] > 0
+
+
+async def test_what_models_cost_is_by_model_exact_and_counts_in_the_quotas_after_a_restart(tmp_path: Path) -> None:
+    price, asked = Price(Fraction(3), Fraction(3, 10), Fraction(15)), Tokens(1000, 400, 200)
+    one = {"model_calls": 1, "input_tokens": 1000, "cached_tokens": 400, "output_tokens": 200}
+
+    async def asks(server: Quoted, *models: str) -> None:
+        tenant = await server.service.control.tenants.for_runs("spends")
+        async with server.service.engine.spending.model_run(tenant, "agent:writer") as run:
+            for model in models:
+                with run.call(model, 1000, 300, price) as call:
+                    call.used(asked, price.cost(asked))
+
+    async with opened(tmp_path) as server:
+        key = await server.tenant("spends", cost_usd_per_day=0.02)
+        await asks(server, "large", "small")
+        await server.service.usage.flush()
+        await asks(server, "small")
+        usage = await server.usage("spends")
+        async with server.client(key) as client:
+            quotas = (await client.get("/limits")).json()["quotas"]
+            (line,) = csv.DictReader(io.StringIO((await client.get("/usage?format=csv")).text))
+        assert (quotas["cost_usd_per_day"]["used"], quotas["cost_usd_per_day"]["unit"]) == (0.01476, "USD")
+        assert (quotas["model_tokens_per_minute"]["used"], quotas["model_runs"]["value"]) == (3600, 16)
+    assert usage["by_model"] == [
+        {"model": "large", **one, "cost_usd": 0.00492},
+        {"model": "small", **{name: 2 * value for name, value in one.items()}, "cost_usd": 0.00984},
+    ]
+    assert usage["total"]["cost_usd"] == 0.01476
+    assert {name: usage["total"][name] for name in one} == {name: 3 * value for name, value in one.items()}
+    assert (line["model_calls"], line["cost_usd"]) == ("3", "0.01476")
+    async with opened(tmp_path) as server:
+        assert (await server.usage("spends"))["by_model"] == usage["by_model"]
+        with pytest.raises(Problem, match="cost_usd_per_day"):
+            await asks(server, "large")
+        with pytest.raises(Problem, match="cost_usd_per_day"):
+            await asks(server, "large")
+        await assert_works(server, key)
+        await server.service.control.tenants.delete("spends", actor="cli")
+        again = await server.tenant("spends")
+        async with server.client(again) as client:
+            assert (await client.get("/usage")).json()["by_model"] == []
+        await asks(server, "large")
 
 
 async def test_usage_survives_the_process_and_goes_with_the_tenant(tmp_path: Path) -> None:
