@@ -1,7 +1,7 @@
 """The interface of agents: name, description, tools, arguments, and `resolve`, which returns a prompt."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,6 +49,54 @@ class PromptMessage(BaseModel):
     content: str
 
 
+class TextBlock(BaseModel):
+    """Text of a message."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageBlock(BaseModel):
+    """An image of a message, in base64."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    type: Literal["image"] = "image"
+    data: str
+    mime_type: str
+
+
+class LinkBlock(BaseModel):
+    """An address of a message, which the client reads or not."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    type: Literal["resource_link"] = "resource_link"
+    uri: str
+    name: str
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceBlock:
+    """A text of a message that stands under an address of its own. REST has it as text."""
+
+    uri: str
+    text: str
+    mime_type: str
+
+
+Block = TextBlock | ImageBlock | LinkBlock | ResourceBlock
+
+
+class BlockMessage(PromptMessage):
+    """A message that is more than text. `content` is its text alone."""
+
+    blocks: tuple[TextBlock | ImageBlock | LinkBlock, ...]
+
+
 class AgentPrompt(BaseModel):
     """A resolved agent: the answer of `POST /agents/NAME/prompt`. Lists may also be tuples of plain values."""
 
@@ -56,7 +104,7 @@ class AgentPrompt(BaseModel):
 
     system: str
     tools: tuple[str, ...]
-    messages: tuple[PromptMessage, ...] = ()
+    messages: tuple[BlockMessage | PromptMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +125,39 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A prompt and, if a script made it, the usage of that run."""
+    """A prompt and, if a script made it, the usage of that run.
+
+    `blocks` are the roles and blocks of a prompt that is more than texts, its system text included, in order; `about`
+    are facts for clients, by name.
+    """
 
     prompt: AgentPrompt
     run: RunResult | None = None
+    blocks: tuple[tuple[Literal["user", "assistant", "system"], Block], ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """About how many characters its blocks have."""
+        return sum(_size(block) for _, block in self.blocks)
+
+
+def _size(block: Block) -> int:
+    match block:
+        case ImageBlock():
+            return len(block.data)
+        case LinkBlock():
+            return len(block.uri)
+    return len(block.text)
+
+
+@runtime_checkable
+class Sourced(Protocol):
+    """An agent that has a source for its callers."""
+
+    def source(self, tenant: Tenant) -> Mapping[str, Any]:
+        """The source as the tenant sees it, and facts about it."""
+        ...
 
 
 class Agent(Protocol):

@@ -60,6 +60,10 @@ class Calls(Protocol):
         """An agent's prompt. Raises Problem: not_found, bad_request (a missing argument), and what the agent raises."""
         ...
 
+    def source(self, tenant: Tenant, name: str) -> Mapping[str, Any]:
+        """The source of an agent that shows it, with facts about it. Raises Problem not_found."""
+        ...
+
     async def call_tool(self, name: str, params: Mapping[str, Any], call: Call, agent: str | None = None) -> Called:
         """A tool's answer. Checks, in this order: the agent exists, its list has the tool, the tool exists, parameters.
 

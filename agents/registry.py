@@ -1,6 +1,6 @@
 """(tenant, name) -> agent or tool: what each tenant may see, independent of how it was loaded."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -100,6 +100,10 @@ class Registry:
             [*agents.get("*", {}), *agents.get(tenant, {})],
             [*tools.get("*", {}), *tools.get(tenant, {})],
         )
+
+    def every_agent(self) -> Iterator[Agent]:
+        """All agents that are not published ones, each as often as tenants have it."""
+        return (agent for agents in self._agents.values() for agent in agents.values())
 
     def agent_infos(self) -> dict[str, list[AgentInfo]]:
         """The list entries of all agents, by tenant."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from agents.agent import Sourced
 from agents.changes import Change
 from agents.code.files import Files
 from agents.loading.watched import look
@@ -85,8 +86,9 @@ def needs_restart(before: Config, after: Config) -> list[str]:
 
 
 def lists(registry: Registry) -> tuple[object, object]:
-    """The agents and the tools as clients see them, for comparison."""
-    return registry.agent_infos(), registry.tool_infos()
+    """The agents and the tools as clients see them, for comparison. Of a document that is an agent, the prompt too."""
+    documents = [agent for agent in registry.every_agent() if isinstance(agent, Sourced)]
+    return (registry.agent_infos(), documents), registry.tool_infos()
 
 
 async def _after(seconds: float, service: Service) -> Files:

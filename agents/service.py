@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 import trio
 
-from agents.agent import Agent, AgentInfo, Call, Completes, Resolved
+from agents.agent import Agent, AgentInfo, Call, Completes, Resolved, Sourced
 from agents.changes import Changes
 from agents.code import calls, schema_call
 from agents.code.entries import Means
@@ -184,6 +184,13 @@ class Service:
         if agent is not None and name not in self._agent(call.tenant, agent).info.tools:
             raise Problem(Code.TOOL_NOT_ALLOWED, f"agent '{agent}' may not use the tool '{name[:128]}'")
         return await self._tool(call.tenant, name).call(params, call)
+
+    def source(self, tenant: Tenant, name: str) -> Mapping[str, Any]:
+        """The source of an agent that shows it. Raises Problem not_found."""
+        agent = self._agent(tenant, name)
+        if not isinstance(agent, Sourced):
+            raise Problem(Code.NOT_FOUND, f"agent '{name}' is of kind {agent.info.source}, which shows no source")
+        return agent.source(tenant)
 
     def _agent(self, tenant: Tenant, name: str) -> Agent:
         agent = self.registry.agent(tenant.id, name, tenant.key)

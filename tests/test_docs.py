@@ -84,9 +84,12 @@ def config_keys() -> dict[str, dict[str, Any]]:
             inner = f"{name}.{key}" if name != "Top level" else key
             kind: Any = field.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                if model is Config and all(get_origin(f.annotation) is dict for f in kind.model_fields.values()):
+                if model is Config and "script" in kind.model_fields:
                     for entry, table in kind.model_fields.items():  # [connectors], [tools], [agents]: by kind and name
-                        walk(get_args(table.annotation)[1], f"{inner}.{entry}.NAME")
+                        if get_origin(table.annotation) is dict:
+                            walk(get_args(table.annotation)[1], f"{inner}.{entry}.NAME")
+                        else:
+                            walk(table.annotation, f"{inner}.{entry}")
                 elif kind is configuration.LimitsConfig:
                     found[inner] = {s.name: s.default for s in SPECS.values()}
                     found[inner]["queue_timeout_s"] = kind.model_fields["queue_timeout_s"].default
@@ -97,8 +100,8 @@ def config_keys() -> dict[str, dict[str, Any]]:
                 walk(configuration.OAuthConfig, inner)
             elif inner == "tenants.oauth.issuers":
                 walk(configuration.IssuerConfig, f"{inner}.NAME")
-            elif inner == "models.entries":
-                walk(configuration.ModelEntry, "models.NAME")
+            elif inner in ("models.entries", "agents.chatmd.entries"):
+                walk(get_args(kind)[1], f"{name}.NAME")
             elif inner == "mcp_servers":
                 walk(configuration.McpServerEntry, "mcp_servers.NAME")
             elif inner == "tenants.quota":

@@ -84,11 +84,11 @@ def _tool(element: Element) -> Iterator[Found]:
     shown = name or "a tool"
     if len(kinds) > 1:
         yield ("tool-kinds", f"<tool>: {shown} has {' and '.join(kinds)}; one is the most", element.at)
-    elif why := _unavailable(element):
+    elif why := unavailable(element):
         yield ("tool-unavailable", f"<tool>: {shown} is not available: {why}", element.at)
 
 
-def _unavailable(tool: Element) -> str:
+def unavailable(tool: Element) -> str:
     """Why this engine never runs a tool, or nothing."""
     kind = tool.attributes.get("type")
     if "command" in tool.attributes:

@@ -7,7 +7,7 @@ files: component by component, never through a symbolic link.
 import errno
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from engine.bridge.fs import FileRefused, parse_path, read_file
 
 # Bound on elements, texts, comments and attributes of a document with its imports: each takes about half a kilobyte.
 MAX_VALUES = 100_000
+# Bound on the files of a document together, but for its imports, in files of the largest size.
+FILES_TOGETHER = 8
 # Bound on imports inside imports.
 MAX_IMPORT_DEPTH = 128
 # What a path of `read` may begin with; all of them are the document's folder, but for the one of the file it is in.
@@ -38,16 +40,24 @@ class Places(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Bounds: bytes of the document and its imports together, of each other file, and values as in `Bounds`."""
+    """Bounds: bytes of the document and its imports together, of each other file, and values as in `Bounds`. `together`
+    bounds the bytes of all other files; None is `FILES_TOGETHER` times that of one.
+    """
 
     source_bytes: int
     fs_bytes: int
     values: int
+    together: int | None = None
+
+    @property
+    def all_files(self) -> int:
+        return FILES_TOGETHER * self.fs_bytes if self.together is None else self.together
 
 
 class Loaded(msgspec.Struct, frozen=True):
     """A document with its imports in their places. `imported` are their files, in order; `files` the other files that
-    it names; `agents` those of them that are documents. With errors, what could be made out.
+    it names; `agents` those of them that are documents; `roots` the folders of its tools, by the path and the file that
+    it stands in. `folder` is None for a document without files. With errors, what could be made out.
     """
 
     source: bytes
@@ -56,21 +66,48 @@ class Loaded(msgspec.Struct, frozen=True):
     imported: tuple[Path, ...]
     files: dict[Path, bytes]
     agents: tuple[Path, ...]
+    roots: dict[tuple[str, str], Path] = {}
+    folder: Path | None = None
+
+    def path_of(self, source: str) -> Path:
+        """The path of a file that an element names with `local`."""
+        return Path(posixpath.normpath(f"{self.folder}/{source}"))
 
     @property
     def errors(self) -> list[Diagnostic]:
         return errors(self.diagnostics)
 
 
-def load(path: Path, sizes: Sizes, *, shown: str = "", roots: Iterable[Path] = (), strict: bool = False) -> Loaded:
-    """Read a document, its imports, and the files that it names. `shown` is its name in places.
+def _unseen(path: Path) -> None:
+    pass
+
+
+def load(
+    path: Path,
+    sizes: Sizes,
+    *,
+    shown: str = "",
+    roots: Iterable[Path] = (),
+    strict: bool = False,
+    seen: Callable[[Path], None] = _unseen,
+) -> Loaded:
+    """Read a document, its imports, and the files that it names. `shown` is its name in places. `seen` is called with
+    each path before it is read, also where there is no such file.
 
     Raises OSError if the document itself cannot be read, or a file for a reason of the host's.
     """
-    path = _plain(path)
-    places = Places(path.parent, tuple(_plain(root) for root in roots))
-    loading = _Loading(places, sizes, shown or str(path), strict)
-    return loading.load(path)
+    path = plain(path)
+    places = Places(path.parent, tuple(plain(root) for root in roots))
+    seen(path)
+    source = source_of(path, sizes.source_bytes)
+    return _Loading(places, sizes, shown or str(path), strict, seen).load(source, path)
+
+
+def load_text(source: bytes, sizes: Sizes, *, shown: str, strict: bool = False) -> Loaded:
+    """Read a document that is no file: what it names with `local`, and its imports, are outside of its folder."""
+    nowhere = Path("/")
+    loaded = _Loading(Places(nowhere), sizes, shown, strict, _unseen, has_files=False).load(source, nowhere)
+    return msgspec.structs.replace(loaded, folder=None)
 
 
 def source_of(path: Path, bound: int) -> bytes:
@@ -83,7 +120,8 @@ def source_of(path: Path, bound: int) -> bytes:
         return file.read(bound + 1)
 
 
-def _plain(path: Path) -> Path:
+def plain(path: Path) -> Path:
+    """The absolute path, without `..`; links are not followed."""
     return Path(posixpath.normpath(Path.cwd() / path))
 
 
@@ -98,17 +136,27 @@ class _Missing(Exception):
 class _Loading:
     """One loading. A file is read once; each place that imports it counts towards the bounds."""
 
-    def __init__(self, places: Places, sizes: Sizes, shown: str, strict: bool) -> None:
+    def __init__(
+        self,
+        places: Places,
+        sizes: Sizes,
+        shown: str,
+        strict: bool,
+        seen: Callable[[Path], None],
+        *,
+        has_files: bool = True,
+    ) -> None:
         self._places, self._sizes, self._shown, self._strict = places, sizes, shown, strict
-        self._left, self._values = sizes.source_bytes, sizes.values
+        self._seen, self._has_files = seen, has_files
+        self._left, self._values, self._files_left = sizes.source_bytes, sizes.values, sizes.all_files
         self._found: dict[Diagnostic, None] = {}
         self._read: dict[Path, tuple[int, Reading]] = {}
         self._files: dict[Path, bytes] = {}
         self._imported: dict[Path, None] = {}
         self._agents: dict[Path, None] = {}
+        self._roots: dict[tuple[str, str], Path] = {}
 
-    def load(self, path: Path) -> Loaded:
-        source = source_of(path, self._sizes.source_bytes)
+    def load(self, source: bytes, path: Path) -> Loaded:
         reading = read(source, Bounds(self._sizes.source_bytes, self._values), file=self._shown, strict=self._strict)
         self._take(len(source), reading)
         nodes = self._spliced(reading.document.nodes, (path,), 0)
@@ -119,7 +167,8 @@ class _Loading:
             self._named(element)
         document = Document(elements, reading.document.comments)
         found = tuple(self._found)
-        return Loaded(source, document, found, tuple(self._imported), self._files, tuple(self._agents))
+        imported, agents = tuple(self._imported), tuple(self._agents)
+        return Loaded(source, document, found, imported, self._files, agents, self._roots, self._places.folder)
 
     def _take(self, size: int, reading: Reading) -> None:
         self._left -= size
@@ -196,11 +245,18 @@ class _Loading:
         try:
             path = self._path(source, self._places.folder)
             if path not in self._files:
-                self._files[path] = self._content(path, self._sizes.fs_bytes, "fs_bytes")
+                self._files[path] = self._file(path)
             if element.name in ("agent", "tool"):
                 self._agents[path] = None
         except _Missing as why:
             self._report(why.code, f'<{element.name} {attribute}="{source}">: {why}', element.at)
+
+    def _file(self, path: Path) -> bytes:
+        bound = min(self._sizes.fs_bytes, self._files_left)
+        together = f"fs_bytes, {self._sizes.all_files} with all files of the document"
+        content = self._content(path, bound, "fs_bytes" if bound == self._sizes.fs_bytes else together)
+        self._files_left -= len(content)
+        return content
 
     def _root(self, element: Element) -> None:
         """A folder that a tool is to read."""
@@ -216,6 +272,7 @@ class _Loading:
             else:
                 path = self._path(given, self._places.folder)
             self._require_folder(path)
+            self._roots[given, element.at.file] = path
         except _Missing as why:
             self._report(why.code, f'<read path="{given}">: {why}', element.at)
 
@@ -238,6 +295,8 @@ class _Loading:
 
     def _path(self, given: str, folder: Path) -> Path:
         """The path that is given from a folder. Raises _Missing unless it is below a folder that may be read."""
+        if not self._has_files:
+            raise _Missing("file-outside", "a document from an address reads no files")
         if "://" in given:
             raise _Missing("file-outside", "a file is meant here, and this is an address")
         if given.startswith("/"):
@@ -261,6 +320,7 @@ class _Loading:
         root = self._root_of(path)
         if root is None or path == root:
             raise _Missing("file-kind", "a folder, not a file")
+        self._seen(path)
         try:
             return read_file(root, parse_path(str(path.relative_to(root))), max(bound, 0), set_by=set_by)
         except FileRefused as refused:

@@ -13,13 +13,13 @@ import trio
 from agents.agent import Agent
 from agents.code import python
 from agents.code.describing import Undescribed, describe
-from agents.code.files import Files, read_script
+from agents.code.files import Files, read_script, signature
 from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
 from agents.tool import Tool, envelope_warnings
 from agents.toolbox.servers import Servers
-from engine.config import Entry, PythonEntry, ScriptEntry
+from engine.config import ChatmdEntry, Entry, PythonEntry, ScriptEntry
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
 from engine.models.calling import Models
@@ -70,7 +70,8 @@ class Means:
 
 @dataclass(slots=True)
 class Loading:
-    """One pass over all entries: at most `describing` scripts and `importing` modules at once.
+    """One pass over all entries: at most `describing` scripts, `importing` modules and `reading`
+    documents at once.
 
     `live` is the registry in use meanwhile, `fresh` the one that will replace it: it has all tools once agents are
     registered. `folder` is searched for modules that are not installed. `required` gets the files that scripts require.
@@ -83,6 +84,7 @@ class Loading:
     folder: Path
     describing: trio.CapacityLimiter
     importing: trio.CapacityLimiter
+    reading: trio.CapacityLimiter
     warnings: list[str]
     required: Files
 
@@ -94,6 +96,10 @@ class Loading:
         """The tool of that name in the live registry, as the entry's first tenant sees it."""
         offered = self.live.tool(tenants_of(entry)[0], place.name)
         return None if offered is None or offered.tool.info.builtin else offered.tool
+
+    async def unchanged(self, read: Files) -> bool:
+        """Whether these files are what they were."""
+        return await trio.to_thread.run_sync(lambda: all(signature(path) == was for path, was in read.items()))
 
     async def script(self, place: Place, entry: ScriptEntry) -> LuaScript:
         """The script, read from its file. Raises NotLoaded."""
@@ -169,7 +175,7 @@ class Loading:
     def note_envelope(self, place: Place, tool: Tool) -> None:
         self.warnings += [f"{place.key}: {warning}" for warning in envelope_warnings(tool.info)]
 
-    def note_lowered(self, place: Place, entry: ScriptEntry | PythonEntry) -> None:
+    def note_lowered(self, place: Place, entry: ScriptEntry | PythonEntry | ChatmdEntry) -> None:
         bound = self.engine.limits_for(entry.limits, DEFAULT_TENANT)
         for limit, asked in entry.limits.items():
             if bound[limit] < asked:

@@ -4,6 +4,7 @@ Python code has three origins; of two objects with one name the first in this or
 embeds the engine, entries of the configuration, entry points of installed packages.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,9 @@ from agents.code import python
 from agents.code.entries import Loading, Means, NotLoaded, Place, tenants_of
 from agents.code.files import Files
 from agents.code.kind import Kind
+from agents.kinds.chatmd import ChatmdAgent
 from agents.kinds.python import PythonAgent
+from agents.loading.folder import documents_of
 from agents.package import Root
 from agents.registry import Registry
 from agents.shapes.shape import WrongShape
@@ -28,7 +31,7 @@ from agents.tool import Tool
 from agents.tools.agent import AgentTool
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from agents.tools.python import PythonTool
-from engine.config import Config, ConfigError, Entry, PythonEntry
+from engine.config import ChatmdEntry, Config, ConfigError, Entry, PythonEntry
 from engine.engine import Engine
 from engine.names import valid_name
 from engine.tenant import DEFAULT_TENANT
@@ -91,13 +94,15 @@ async def load(
         folder=config.root,
         describing=trio.CapacityLimiter(max(2, config.sandbox.workers or 2)),
         importing=trio.CapacityLimiter(1),
+        reading=trio.CapacityLimiter(2),
         warnings=result.warnings,
         required=result.required,
     )
     one_pass = _Pass(loading, fresh, result)
     one_pass.given("agent", agents)
     one_pass.given("tool", tools)
-    configured_agents = _Section("agent", config.agents.in_order(), kinds.found(), loading.agent_before)
+    entries = [*config.agents.in_order(), *await one_pass.in_folder(config.agents.chatmd.dir)]
+    configured_agents = _Section("agent", entries, kinds.found(), loading.agent_before)
     configured_tools = _Section(
         "tool", config.tools.in_order(), tool_kinds.found(), loading.tool_before, BUILTIN_NAMES, loading.note_envelope
     )
@@ -235,6 +240,25 @@ class _Pass:
                 self.offer(name, root, target, entry)
             except (python.Unusable, WrongShape, NotLoaded) as error:
                 raise ConfigError(f"{root}s[{position}] ({entry.path}): {error}") from None
+
+    async def in_folder(self, folder: Path | None) -> list[tuple[str, str, Entry]]:
+        """The entries of the documents in `[agents.chatmd] dir`."""
+        if folder is None:
+            return []
+        found = await trio.to_thread.run_sync(documents_of, folder, os.environ)
+        self.loading.required |= found.read
+        self.loading.warnings += found.warnings
+        entries = list(found.entries)
+        live = {agent.entry.path: agent for agent in self.loading.live.every_agent() if isinstance(agent, ChatmdAgent)}
+        for failure in found.failures:
+            good = live.get(failure.document)
+            entry = ChatmdEntry(path=failure.path, tenants=None if good is None else good.entry.tenants)
+            with self.reported("agent.chatmd", failure.name, entry):
+                raise NotLoaded(failure.message)
+            if good is not None and failure.keys_only:
+                entries.append((failure.name, good.entry))
+                self.keep()
+        return [("chatmd", name, entry) for name, entry in entries]
 
     async def installed(self, root: Root, configured: Mapping[str, Entry]) -> None:
         """Add objects of installed packages whose names are free in the program and the configuration."""

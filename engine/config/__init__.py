@@ -3,6 +3,7 @@
 from engine.config.entries import (
     PYTHON_LIMITS,
     Agents,
+    ChatmdEntry,
     Entry,
     InlineAgent,
     PythonEntry,
@@ -16,13 +17,22 @@ from engine.config.language import ModelEntry, ModelsConfig
 from engine.config.mcp_servers import McpServerEntry, McpServers
 from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
 from engine.config.oauth import IssuerConfig, OAuthConfig
-from engine.config.reading import TEMPLATE, LoadedConfig, check_tables, find_config, load_config, parse_config
+from engine.config.reading import (
+    TEMPLATE,
+    LoadedConfig,
+    check_tables,
+    find_config,
+    load_config,
+    parse_config,
+    read_tables,
+)
 from engine.config.shape import UnsetVariable, expand
 
 __all__ = [
     "PYTHON_LIMITS",
     "TEMPLATE",
     "Agents",
+    "ChatmdEntry",
     "Config",
     "ConfigError",
     "Entry",
@@ -48,5 +58,6 @@ __all__ = [
     "load_config",
     "parse_bind",
     "parse_config",
+    "read_tables",
     "unsupported_connector",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.config.fields import (
@@ -59,13 +59,13 @@ _FILLED_IN = ("extra", "unset", "from_environment")
 # Keys of what can read documents.
 READING = ("sources", "labels")
 
-OwnKeys = Literal["beside", "config", "nowhere"]
+OwnKeys = Literal["beside", "config"]
 
 
 class CodeEntry(Model):
     """An entry with code, which may have a configuration of its own: `own_keys` says where.
 
-    `beside`: all keys of the entry that are not the engine's; `config`: its table `config`; `nowhere`: none.
+    `beside`: all keys of the entry that are not the engine's; `config`: its table `config`.
     """
 
     own_keys: ClassVar[OwnKeys]
@@ -110,10 +110,49 @@ class ScriptEntry(CodeEntry):
         return self
 
 
-class ChatmdEntry(ScriptEntry):
-    """`[agents.chatmd.NAME]`."""
+def _names_or_destructive(value: Any) -> Any:
+    if isinstance(value, str) and value != "destructive":
+        raise PydanticCustomError("expected", "{what}", {"what": 'names of tools or "destructive"'})
+    return value
 
-    own_keys = "nowhere"
+
+class ChatmdEntry(Model):
+    """`[agents.chatmd.NAME]`: a document in ChatMD. `timeout` (seconds) is also in `limits["timeout_s"]`.
+
+    `parameters` is the JSON Schema of what it is given, `returns` of its answer. `tools` narrows the list that it
+    declares. It reads files below `roots`, besides its own folder, and addresses of `allow_hosts`.
+    """
+
+    path: FilePath
+    description: Text | None = None
+    title: Text | None = None
+    model: Text | None = None
+    parameters: dict[str, Any] | None = None
+    returns: dict[str, Any] | None = None
+    confirm: Annotated[
+        Literal["destructive"] | Annotated[tuple[Text, ...], Field(strict=False)],
+        BeforeValidator(_names_or_destructive),
+    ] = ()
+    strict: bool = False
+    roots: Annotated[tuple[FilePath, ...], Field(strict=False)] = ()
+    timeout: Seconds | None = None
+    limits: LimitTable = Field(default_factory=dict)
+    tools: Strings | None = None
+    tenants: Strings | None = None
+    expose: Exposure = ("prompt",)
+    allow_hosts: HostRules = ()
+
+    @model_validator(mode="after")
+    def _timeout_is_a_limit(self) -> "ChatmdEntry":
+        _timeout_as_limit(self.timeout, self.limits)
+        return self
+
+
+class ChatmdAgents(Model):
+    """`[agents.chatmd]`: documents by name, and a folder, each document of which is an agent of its file's name."""
+
+    dir: FilePath | None = None
+    entries: dict[Name, ChatmdEntry] = Field(default_factory=dict)
 
 
 # Limits that can be enforced on code in the engine's own process: its time, its answer, its log.
@@ -364,7 +403,7 @@ class Agents(Model):
     inline: dict[Name, InlineAgent] = Field(default_factory=dict)
     script: dict[Name, ScriptEntry] = Field(default_factory=dict)
     python: dict[Name, PythonEntry] = Field(default_factory=dict)
-    chatmd: dict[Name, ChatmdEntry] = Field(default_factory=dict)
+    chatmd: ChatmdAgents = Field(default_factory=ChatmdAgents)
     _lines: dict[tuple[str, ...], int] = PrivateAttr(default_factory=dict)
 
     def in_order(self) -> tuple[tuple[str, str, Entry], ...]:
@@ -381,7 +420,8 @@ class Agents(Model):
 
 def _entries(section: Agents | Tools) -> Iterator[tuple[str, str, Entry]]:
     for kind in type(section).model_fields:
-        for name, entry in getattr(section, kind).items():
+        found = getattr(section, kind)
+        for name, entry in (found.entries if isinstance(found, ChatmdAgents) else found).items():
             yield kind, name, entry
 
 

@@ -135,6 +135,22 @@ def check_tables(
     return config, tuple(f"{shown_as}: {warning}" for warning in shape.warnings)
 
 
+def read_tables(path: Path, shown_as: str, bound: int) -> Table:
+    """The tables of a file of TOML beside the configuration, of at most `bound` bytes. Raises ConfigError."""
+    try:
+        if not path.is_file():  # a FIFO would block for ever
+            raise ConfigError(f"{shown_as}: not a regular file")
+        with path.open("rb") as file:
+            data = file.read(bound + 1)
+        if len(data) > bound:
+            raise ConfigError(f"{shown_as}: larger than {bound:,} bytes")
+        return _tables(data.decode("utf-8-sig"), shown_as)
+    except OSError as error:
+        raise ConfigError(f"{shown_as}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{shown_as}: not valid TOML: not UTF-8 text") from None
+
+
 def find_config(
     explicit: Path | None, environ: Mapping[str, str], cwd: Path, *, exists: Callable[[Path], bool] = Path.is_file
 ) -> Path | None:

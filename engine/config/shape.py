@@ -76,7 +76,7 @@ def reshape(raw: Table) -> Shape:
         tree["limits"] = own | {"defaults": {key: value for key, value in limits.items() if key not in own}}
         shape.origin["limits", "defaults"] = ("limits",)
     if isinstance(models := tree.get("models"), dict):
-        tree["models"] = _reshape_models(models, shape)
+        tree["models"] = _with_entries(models, ("models",), "default", "the name of a model", "model", shape)
     if isinstance(agents := tree.get("agents"), dict):
         tree["agents"] = _reshape_agents(agents, shape)
     sections: tuple[tuple[str, type[Model]], ...] = (("connectors", Connectors), ("tools", Tools), ("agents", Agents))
@@ -95,30 +95,32 @@ def reshape(raw: Table) -> Shape:
 def _code_entries(section: type[Model]) -> Iterator[tuple[str, type[CodeEntry]]]:
     """The kinds of a section whose entries have code, each with its model."""
     for kind, table in section.model_fields.items():
-        _, model = get_args(table.annotation)
+        _, model = get_args(table.annotation) or (None, Model)
         if issubclass(model, CodeEntry):
             yield kind, model
 
 
-def _reshape_models(models: Table, shape: Shape) -> Table:
-    """`default`, and every table as an entry."""
-    found: Table = {key: value for key, value in models.items() if key == "default" and not isinstance(value, dict)}
+def _with_entries(table: Table, loc: Loc, own: str, what: str, kind: str, shape: Shape) -> Table:
+    """The key `own` of a table, and every table in it as one of its entries."""
+    found: Table = {key: value for key, value in table.items() if key == own and not isinstance(value, dict)}
     found["entries"] = {}
-    for name, entry in models.items():
-        if name in found and name != "entries":
+    for name, entry in table.items():
+        if name == own and name in found:
             continue
         if not isinstance(entry, dict):
-            raise unknown_key(("models", name), ["default"])
-        if name == "default":
-            raise Wrong(("models", name), "expected the name of a model, got a table; no model can have this name")
+            raise unknown_key((*loc, name), [own])
+        if name == own:
+            raise Wrong((*loc, name), f"expected {what}, got a table; no {kind} can have this name")
         found["entries"][name] = entry
-        shape.origin["models", "entries", name] = ("models", name)
+        shape.origin[(*loc, "entries", name)] = (*loc, name)
     return found
 
 
 def _reshape_agents(agents: Table, shape: Shape) -> Table:
     known = list(Agents.model_fields)
     kinds: Table = {kind: agents[kind] for kind in known if kind in agents}
+    if isinstance(chatmd := kinds.get("chatmd"), dict):
+        kinds["chatmd"] = _with_entries(chatmd, ("agents", "chatmd"), "dir", "a path", "agent", shape)
     inline = kinds.get("inline", {})
     if not isinstance(inline, dict):
         return kinds
@@ -145,9 +147,9 @@ def _reshape_entry(entry: Any, loc: Loc, model: type[CodeEntry], shape: Shape) -
     extra = Extra((key, value) for key, value in entry.items() if key not in ours)
     if model.own_keys == "beside":
         _share(entry, loc, ours, extra, shape)
-    if extra and model.own_keys != "beside":
-        raise unknown_key((*loc, next(iter(extra))), list(ours))
-    if model.own_keys == "config":
+    else:
+        if extra:
+            raise unknown_key((*loc, next(iter(extra))), list(ours))
         own = entry.get("config", {})
         return {**entry, "config": Extra(own) if isinstance(own, dict) else own}
     shape.origin[(*loc, "extra")] = loc

@@ -21,7 +21,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from agents.agent import AgentInfo, AgentPrompt, Call
+from agents.agent import AgentInfo, Call, Resolved
 from agents.calls import Calls
 from agents.documents import Document, Documents
 from agents.tool import Called, ToolInfo
@@ -45,6 +45,7 @@ from server.mcp.shapes import (
     TITLE_TEMPLATE,
     TaskAnswers,
     TaskParams,
+    blocks_of,
     completion_of,
     contents_of,
     document_id,
@@ -106,6 +107,9 @@ _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="#47a" stroke-width="2">'
     '<circle cx="12" cy="12" r="9"/><path d="m8 12 3 3 5-6"/></svg>'
 )
+
+# The blocks of a prompt's messages.
+_BLOCKS = {"messages": {"__all__": {"blocks"}}}
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -328,14 +332,10 @@ class Handlers:
         info = self._prompt(caller, params.name)
         async with self._call(ctx, caller, params.name) as call:
             resolved = await self._calls.resolve(params.name, params.arguments or {}, call)
-        if (beyond := len(resolved.prompt.messages) - FREE_MESSAGES) > 0:
+        if (beyond := max(len(resolved.prompt.messages), len(resolved.blocks)) - FREE_MESSAGES) > 0:
             caller.charge(beyond * MESSAGE_S)
-        texts, told = await _prompt(resolved.prompt, caller)
-        return t.GetPromptResult(
-            description=None if info is None else info.description,
-            messages=messages_of(texts),
-            _meta={"engine/prompt": told},
-        )
+        messages, told = await (_of_blocks if resolved.blocks or resolved.about else _of_texts)(resolved, caller)
+        return t.GetPromptResult(description=None if info is None else info.description, messages=messages, _meta=told)
 
     def _agents(self, caller: Caller) -> list[AgentInfo]:
         agents = self._calls.list_agents(caller.tenant)
@@ -492,18 +492,34 @@ def _shown(answer: Rendered, caller: Caller) -> t.CallToolResult:
     return _result(answer, False, caller)
 
 
-async def _prompt(prompt: AgentPrompt, caller: Caller) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """The texts of a prompt, and the whole prompt as data; a large one bypasses the SDK."""
+async def _of_texts(resolved: Resolved, caller: Caller) -> tuple[list[t.PromptMessage], dict[str, Any]]:
+    """The messages of a prompt, and the whole prompt as data; a large one bypasses the SDK."""
+    prompt = resolved.prompt
     texts = texts_of(prompt)
     if caller.exchange is None or sum(len(text) for _, text in texts) <= HELD_BYTES:
-        return texts, prompt.model_dump(mode="json")
+        return messages_of(texts), {"engine/prompt": prompt.model_dump(mode="json")}
     rendered = encode(prompt.model_dump())
     held = _held(caller.exchange, 2 * len(rendered))
     kept = []
     for role, text in texts:
         await trio.lowlevel.checkpoint()
         kept.append((role, held.text(encode(text))))
-    return kept, held.object(rendered)
+    return messages_of(kept), {"engine/prompt": held.object(rendered)}
+
+
+async def _of_blocks(resolved: Resolved, caller: Caller) -> tuple[list[t.PromptMessage], dict[str, Any]]:
+    """As `_of_texts`, of a prompt that has blocks. As data it is without them, as they are in the messages."""
+    told = {"engine/prompt": resolved.prompt.model_dump(mode="json", exclude=_BLOCKS), **resolved.about}
+    rendered = {name: encode(value) for name, value in told.items()}
+    size = sum(map(len, rendered.values())) + resolved.size
+    if caller.exchange is None or size <= HELD_BYTES:
+        return blocks_of(resolved.blocks, lambda text: text), told
+    held = _held(caller.exchange, size)
+    messages = []
+    for each in resolved.blocks:
+        await trio.lowlevel.checkpoint()
+        messages += blocks_of((each,), lambda text: held.text(encode(text)))
+    return messages, {name: held.object(value) for name, value in rendered.items()}
 
 
 def _held(exchange: Exchange, rendered_bytes: int) -> Held:

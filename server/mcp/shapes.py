@@ -3,7 +3,7 @@
 A document's address is `engine://documents/ID`, or `engine://sources/SOURCE/TITLE`, each part percent-encoded.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -11,7 +11,7 @@ import mcp_types as t
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from agents.agent import AgentInfo, AgentPrompt
+from agents.agent import AgentInfo, AgentPrompt, Block, ImageBlock, LinkBlock, ResourceBlock, TextBlock
 from agents.documents import DOCUMENT_URI, Document, Listed
 from agents.tool import Called, ToolInfo
 from engine.errors import Problem
@@ -116,6 +116,27 @@ def messages_of(texts: Iterable[tuple[str, str]]) -> list[t.PromptMessage]:
         )
         for role, text in texts
     ]
+
+
+def blocks_of(blocks: Iterable[tuple[str, Block]], held: Callable[[str], str]) -> list[t.PromptMessage]:
+    """Roles and blocks as messages. `held` returns what stands for a long text."""
+    return [
+        t.PromptMessage(role="assistant" if role == "assistant" else "user", content=_content(block, held))
+        for role, block in blocks
+    ]
+
+
+def _content(block: Block, held: Callable[[str], str]) -> t.ContentBlock:
+    match block:
+        case ImageBlock():
+            return t.ImageContent(type="image", data=held(block.data), mime_type=block.mime_type)
+        case LinkBlock():
+            return t.ResourceLink(type="resource_link", uri=block.uri, name=block.name, mime_type=block.mime_type)
+        case ResourceBlock():
+            contents = t.TextResourceContents(uri=block.uri, mime_type=block.mime_type, text=held(block.text))
+            return t.EmbeddedResource(type="resource", resource=contents)
+        case TextBlock():
+            return t.TextContent(type="text", text=held(block.text))
 
 
 # ---- documents ---------------------------------------------------------------------------------------------------

@@ -183,6 +183,9 @@ OPERATIONS: Mapping[str, Operation] = {
         "Resolve an agent's prompt", _json(PROMPT_ANSWER), ANY_OBJECT, query=(_TENANT,),
         codes=(Code.EMBEDDINGS_DISABLED, *_SCRIPT),
     ),
+    "GET /agents/<name>/source": Operation(
+        "The document behind an agent, and what of it has no effect", _json(ref("Source")), query=(_TENANT,)
+    ),
     "* /mcp": Operation(
         "MCP: Streamable HTTP, without sessions",
         {200: {JSON: ref("RpcMessage"), "text/event-stream": TEXT}, 202: {}},

@@ -123,6 +123,7 @@ class Calling:
             Route("POST", "/tools/<name>", Need.USE, self.post_tool),
             Route("GET", "/agents/list", Need.KEY, self.list_agents),
             Route("POST", "/agents/<name>/prompt", Need.USE, self.prompt),
+            Route("GET", "/agents/<name>/source", Need.USE, self.source),
         )
 
     async def list_tools(self, exchange: Exchange) -> Answer:
@@ -147,8 +148,9 @@ class Calling:
         flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
         called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
         if called.model_run is not None:
-            return await _charged(exchange, {"result": called.value, "run": called.model_run.as_json()}, None)
-        return await _charged(exchange, called.value if flat else {"result": called.value}, called.run)
+            size = len(called.value) if isinstance(called.value, str) else RENDERED_AT_ONCE
+            return await _charged(exchange, {"result": called.value, "run": called.model_run.as_json()}, size)
+        return await _charged(exchange, called.value if flat else {"result": called.value}, _size(called.run))
 
     def _always_wrapped(self, exchange: Exchange) -> bool:
         """Whether the builtin tools answer as all others, for clients of ctx. Raises Problem."""
@@ -161,15 +163,21 @@ class Calling:
         arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._calls.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
-        return await _charged(exchange, {"result": value} if wrapped else value, resolved.run)
+        size = _size(resolved.run) + resolved.size
+        return await _charged(exchange, {"result": value} if wrapped else value, size)
+
+    async def source(self, exchange: Exchange, name: str) -> Answer:
+        found = self._calls.source(exchange.tenant, name)
+        return await _charged(exchange, found, len(found["source"]))
 
 
-async def _charged(exchange: Exchange, value: Any, run: RunResult | None) -> Answer:
-    """The answer of a script. The rendering of a large one is charged, and done in pieces."""
-    if run is None or run.usage.bytes_out < RENDERED_AT_ONCE:
-        answer = json_answer(value)
-    else:
-        answer = body_answer(await in_pieces(encoding(value)))
+def _size(run: RunResult | None) -> int:
+    return 0 if run is None else run.usage.bytes_out
+
+
+async def _charged(exchange: Exchange, value: Any, size: int) -> Answer:
+    """An answer of about this size. The rendering of a large one is charged, and done in pieces."""
+    answer = json_answer(value) if size < RENDERED_AT_ONCE else body_answer(await in_pieces(encoding(value)))
     if cpu_s := render_cpu_s(len(answer.body)):
         exchange.charge(cpu_s)
         await trio.lowlevel.checkpoint()  # before it is copied after its head, and sent

@@ -161,6 +161,15 @@ COMPONENTS: Mapping[str, Schema] = {
     "Prompt": AgentPrompt.model_json_schema(
         mode="serialization", ref_template="#/components/schemas/Prompt/$defs/{model}"
     ),
+    "Source": object_of(
+        {
+            "source": TEXT, "sha256": TEXT, "imports": {"type": "array", "items": TEXT},
+            "unavailable": {"type": "array", "items": object_of({"name": TEXT, "reason": TEXT})},
+            "left_out": object_of(
+                {"tool_calls": WHOLE, "tool_responses": WHOLE, "reasoning": WHOLE, "agents": WHOLE}
+            ),
+        }
+    ),
     "Package": {
         "description": "A manifest with its files (docs/publishing.md).",
         **body(

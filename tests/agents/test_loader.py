@@ -11,6 +11,7 @@ import trio
 from agents_support import CALL, Project, agent, problem
 
 import agents.code.describing
+from agents import kinds
 from agents.loading.loader import LoadFailure
 from agents.service import Service
 from engine.errors import Code
@@ -232,7 +233,10 @@ async def test_describing_a_script_calls_none_of_its_functions(project: Project,
         assert service.failures == ()
 
 
-async def test_kinds_that_this_version_does_not_have_are_failures_that_say_so(project: Project, opened: Open) -> None:
+async def test_kinds_that_this_version_does_not_have_are_failures_that_say_so(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "found", lambda: {})
     project.configure('[agents.chatmd.chat]\npath = "x.md"\n')
     async with opened() as service:
         (failure,) = service.failures

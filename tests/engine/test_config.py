@@ -188,7 +188,7 @@ def test_relative_paths_start_at_root_and_root_starts_at_the_working_directory()
     assert config.connectors.filesystem["docs"].root == CWD / "project/docs"
     assert config.connectors.filesystem["absolute"].root == Path("/srv/docs")
     assert config.connectors.git["repo"].cache_dir == CWD / "project/cache"
-    assert config.agents.chatmd["helper"].path == CWD / "project/helper.chatmd"
+    assert config.agents.chatmd.entries["helper"].path == CWD / "project/helper.chatmd"
     assert config.tenants.store == CWD / "project/tenants.sqlite"
 
 
@@ -470,7 +470,16 @@ MISTAKES = {
     '[agents.python.x]\npath = "x"\ntimout = 3': "agents.python.x.timout: unknown key; did you mean 'timeout'?",
     '[agents.chatmd.x]\npath = "x"\nextra = 3': (
         "agents.chatmd.x.extra: unknown key; "
-        "known keys here: path, timeout, limits, allow_hosts, env, kv, tools, tenants, sources, labels, expose"
+        "known keys here: path, description, title, model, parameters, returns, confirm, strict, roots, timeout, "
+        "limits, tools, tenants, expose, allow_hosts"
+    ),
+    "[agents.chatmd]\ndir = 3": "agents.chatmd.dir: expected a path, got 3",
+    '[agents.chatmd.dir]\npath = "x"': (
+        "agents.chatmd.dir: expected a path, got a table; no agent can have this name"
+    ),
+    '[agents.chatmd]\nfolder = "x"': "agents.chatmd.folder: unknown key; known keys here: dir",
+    '[agents.chatmd.x]\npath = "x"\nconfirm = "all"': (
+        "agents.chatmd.x.confirm: expected names of tools or \"destructive\", got 'all'"
     ),
     '[agents.scripts.x]\npath = "x"': "agents.scripts: unknown table; did you mean agents.script?",
     "[tenants.quota]\nbrst = 3": "tenants.quota.brst: unknown key; did you mean 'burst'?",

@@ -220,6 +220,11 @@ class FakeService:
                 raise RuntimeError("secret detail in /etc/passwd")
         raise Problem(Code.NOT_FOUND, f"there is no agent {name!r}")
 
+    def source(self, tenant: Tenant, name: str) -> Mapping[str, Any]:
+        if name not in self.agents:
+            raise Problem(Code.NOT_FOUND, f"there is no agent {name!r}")
+        return {"source": "", "sha256": "", "imports": [], "unavailable": [], "left_out": {}}
+
     async def call_tool(self, name: str, params: Mapping[str, Any], call: Call, agent: str | None = None) -> Called:
         self.seen.append((name, dict(params)))
         await trio.lowlevel.checkpoint()

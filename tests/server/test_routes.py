@@ -54,6 +54,7 @@ ROUTES = {
     "POST /tools/<name>/versions/<version>/deprecate": PUBLISH,
     "GET /agents/list": KEY,
     "POST /agents/<name>/prompt": USE,
+    "GET /agents/<name>/source": USE,
     "PUT /agents/<name>": PUBLISH,
     "GET /agents/<name>/versions": VERSIONS,
     "GET /agents/<name>/versions/<version>": VERSIONS,

@@ -1,0 +1,163 @@
+"""Agents that are documents in ChatMD: read when they are loaded, and shown as prompts."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from agents.agent import Agent, AgentArgument, AgentInfo, Call, Resolved
+from agents.chatmd.diagnostics import Diagnostic
+from agents.chatmd.files import MAX_VALUES, Sizes
+from agents.chatmd.opening import Opening
+from agents.chatmd.program import Program, Unavailable
+from agents.chatmd.web import open_hosts
+from agents.code.chatmd_prompt import given, images_of, left_out, prompt_of
+from agents.code.entries import Loading, NotLoaded, Place
+from agents.code.files import Files, signature
+from agents.code.kind import Kind
+from agents.registry import Registry
+from agents.shapes.schema import parameters_schema, returns_schema
+from agents.shapes.shape import narrowed
+from engine.config import ChatmdEntry
+from engine.errors import Code, Problem
+from engine.tenant import DEFAULT_TENANT, Tenant
+
+# What is said of a document that has more than this.
+_MOST_WARNINGS = 10
+_INPUT = AgentArgument(name="input", description="The message of the user")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatmdAgent:
+    """A document, as its entry has it. `read` are the files that it was made of, as they were."""
+
+    info: AgentInfo
+    program: Program
+    entry: ChatmdEntry
+    read: Files = field(repr=False, compare=False)
+    registry: Registry = field(repr=False, compare=False)
+    parameters: Mapping[str, Any] | None = None
+    images: Mapping[bytes, str] = field(default_factory=dict, repr=False)
+
+    async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:
+        """Its messages, with what is given in them. Raises Problem bad_request."""
+        values = {name: value for name, value in arguments.items() if value is not None}
+        if self.parameters is None:
+            if not isinstance(values.get("input", ""), str):
+                raise Problem(Code.BAD_REQUEST, "input must be a text")
+        elif self.parameters.get("additionalProperties") is False:
+            known = self.parameters.get("properties", {})
+            if (unknown := next((name for name in values if name not in known), None)) is not None:
+                raise Problem(Code.BAD_REQUEST, f"unknown argument: {unknown[:64]}; known: {', '.join(known)}")
+        program, last = given(self.program, values, named=self.parameters is not None)
+        resolved = prompt_of(program, last, self.info.tools, self.images)
+        return Resolved(resolved.prompt, None, resolved.blocks, {"engine/chatmd": self.source(call.tenant)})
+
+    def source(self, tenant: Tenant) -> dict[str, Any]:
+        """The document itself, and what of it has no effect: as prompts and `GET /agents/NAME/source` have it."""
+        return {
+            "source": self.program.source,
+            "sha256": self.program.sha256,
+            "imports": list(self.program.imports),
+            "unavailable": [{"name": each.name, "reason": each.reason} for each in self.unavailable(tenant)],
+            "left_out": left_out(self.program)._asdict(),
+        }
+
+    def unavailable(self, tenant: Tenant) -> list[Unavailable]:
+        """The tools that it declares and cannot use, with the reasons."""
+        found = list(self.program.unavailable)
+        for tool in self.program.tools:
+            if tool.kind != "tenant":
+                continue
+            if tool.name not in self.info.tools:
+                found.append(Unavailable(tool.name, "`tools` of its entry leaves it out"))
+            elif self.registry.tool(tenant.id, tool.name, tenant.key) is None:
+                found.append(Unavailable(tool.name, "there is no tool of this name"))
+        return found
+
+
+async def _load(place: Place, entry: ChatmdEntry, loading: Loading) -> Agent:
+    before = loading.agent_before(place, entry)
+    if isinstance(before, ChatmdAgent) and before.entry == entry and await loading.unchanged(before.read):
+        loading.required |= before.read
+        return before
+    loading.note_lowered(place, entry)
+    parameters = None if entry.parameters is None else parameters_schema(entry.parameters, "parameters")
+    returns_schema(entry.returns)
+    read: Files = {}
+    try:
+        program, warnings = await _program(place, entry, loading, read)
+    finally:
+        loading.required |= read
+    loading.warnings += [f"{place.key}: {warning}" for warning in warnings[:_MOST_WARNINGS]]
+    if (more := len(warnings) - _MOST_WARNINGS) > 0:
+        loading.warnings.append(f"{place.key}: {more} more warnings; `engine chatmd check` shows them")
+    declared = tuple(tool.name for tool in program.tools if tool.kind == "tenant")
+    loading.note_beyond(place, declared, entry.tools)
+    info = AgentInfo(
+        name=place.name,
+        description=program.description,
+        tools=narrowed(declared, entry.tools),
+        source="chatmd",
+        arguments=_arguments(parameters),
+        title=entry.title,
+        expose=entry.expose,
+    )
+    images = await trio.to_thread.run_sync(images_of, program)
+    return ChatmdAgent(info, program, entry, read, loading.live, parameters, images)
+
+
+async def _program(place: Place, entry: ChatmdEntry, loading: Loading, read: Files) -> tuple[Program, tuple[str, ...]]:
+    """The document, read; `read` gets its files. Raises NotLoaded."""
+    bound = loading.engine.limits_for(entry.limits, DEFAULT_TENANT)
+    sizes = Sizes(int(bound["source_bytes"]), int(bound["fs_bytes"]), MAX_VALUES)
+
+    def seen(path: Path) -> None:
+        read.setdefault(path, signature(path))
+
+    async with loading.reading, open_hosts(entry.allow_hosts) as hosts:
+        opening = Opening(
+            entry.path, sizes, hosts, roots=entry.roots, strict=entry.strict, description=entry.description,
+            shown=_shown(entry.path, loading.folder), seen=seen,
+        )  # fmt: skip
+        try:
+            reading = await opening.read()
+        except OSError as error:
+            raise NotLoaded(f"file-missing: cannot read the document: {error.strerror}") from None
+    if reading.errors or reading.built is None:
+        raise _not_loaded(reading.errors, opening.shown)
+    return reading.built.program, reading.warnings
+
+
+def _shown(path: Path, folder: Path) -> str:
+    return os.path.relpath(path, folder) if path.is_relative_to(folder) else str(path)
+
+
+def _not_loaded(errors: tuple[Diagnostic, ...], shown: str) -> NotLoaded:
+    first = errors[0]
+    at = f"{first.at.file}:{first.at.line}:{first.at.column}"
+    more = f" (and {len(errors) - 1} more; `engine chatmd check` shows them)" if len(errors) > 1 else ""
+    # The line is the document's own: of another file it would be taken for one of this.
+    line = first.at.line if first.at.file == shown else None
+    return NotLoaded(f"{first.code}: {at}: {first.message}{more}", line=line)
+
+
+def _arguments(parameters: Mapping[str, Any] | None) -> tuple[AgentArgument, ...]:
+    """The arguments of the prompt. None is required: a prompt is also for reading."""
+    if parameters is None:
+        return (_INPUT,)
+    return tuple(
+        AgentArgument(name=name, description=_description(schema))
+        for name, schema in parameters.get("properties", {}).items()
+    )
+
+
+def _description(schema: object) -> str:
+    found = schema.get("description") if isinstance(schema, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+KIND = Kind(table="chatmd", load=_load, watched=lambda entry: (entry.path,))
