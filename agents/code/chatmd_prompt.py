@@ -1,9 +1,8 @@
 """The prompt of a document in ChatMD: its messages as texts and blocks. Pure."""
 
 import base64
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from agents.agent import (
     AgentPrompt,
@@ -16,7 +15,7 @@ from agents.agent import (
     ResourceBlock,
     TextBlock,
 )
-from agents.chatmd.program import Doc, Nested, Part, Picture, Program, Said, StoredCall, StoredResult, Words, filled
+from agents.chatmd.program import Doc, Nested, Part, Picture, Program, Said, StoredCall, StoredResult, Words
 
 Role = Literal["user", "assistant", "system"]
 _SHOWN = (ImageBlock, LinkBlock)
@@ -44,25 +43,6 @@ def left_out(program: Program) -> LeftOut:
 
 def _nested(parts: Sequence[Part]) -> int:
     return sum(1 + _nested(part.parts) for part in parts if isinstance(part, Nested))
-
-
-def given(program: Program, values: Mapping[str, Any], *, named: bool) -> tuple[Program, str]:
-    """The program with the caller's values in it, and the text of a last message, which has the rest.
-
-    With `named` (the document has `parameters`) a value stands for `{{NAME}}`, and the rest are lines of names and
-    values; else there is nothing but `input`.
-    """
-    texts = {name: value if isinstance(value, str) else _json(value) for name, value in values.items()}
-    if not named:
-        return program, texts.get("input", "")
-    program, rest = filled(program, texts)
-    if rest == ("input",):
-        return program, texts["input"]
-    return program, "\n".join(f"{name}: {texts[name]}" for name in rest)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def images_of(program: Program) -> dict[bytes, str]:

@@ -11,16 +11,19 @@ import trio
 from agents.agent import Agent, AgentArgument, AgentInfo, Call, Resolved
 from agents.chatmd.diagnostics import Diagnostic
 from agents.chatmd.files import MAX_VALUES, Sizes
+from agents.chatmd.history import given
 from agents.chatmd.opening import Opening
 from agents.chatmd.program import Program, Unavailable
 from agents.chatmd.web import open_hosts
-from agents.code.chatmd_prompt import given, images_of, left_out, prompt_of
+from agents.code.chatmd_prompt import images_of, left_out, prompt_of
 from agents.code.entries import Loading, NotLoaded, Place
 from agents.code.files import Files, signature
 from agents.code.kind import Kind
 from agents.registry import Registry
 from agents.shapes.schema import parameters_schema, returns_schema
 from agents.shapes.shape import narrowed
+from agents.tool import Tool
+from agents.tools.chatmd import tool_of
 from engine.config import ChatmdEntry
 from engine.errors import Code, Problem
 from engine.tenant import DEFAULT_TENANT, Tenant
@@ -160,4 +163,9 @@ def _description(schema: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-KIND = Kind(table="chatmd", load=_load, watched=lambda entry: (entry.path,))
+def _tool(place: Place, entry: ChatmdEntry, agent: Agent, loading: Loading) -> Tool:
+    assert isinstance(agent, ChatmdAgent)
+    return tool_of(place, entry, agent, loading)
+
+
+KIND = Kind(table="chatmd", load=_load, watched=lambda entry: (entry.path,), tool=_tool)

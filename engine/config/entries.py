@@ -139,7 +139,7 @@ class ChatmdEntry(Model):
     limits: LimitTable = Field(default_factory=dict)
     tools: Strings | None = None
     tenants: Strings | None = None
-    expose: Exposure = ("prompt",)
+    expose: Exposure = ("prompt", "tool")
     allow_hosts: HostRules = ()
 
     @model_validator(mode="after")
