@@ -77,19 +77,17 @@ class Budget:
         self.turns += 1
         self.pending += 1
 
-    def settled(self, share: Reserved, usage: Usage, price: Price | None) -> int:
-        """It ended. Returns what it cost."""
-        cost = (price or FREE).cost(usage)
+    def settled(self, share: Reserved, usage: Usage, price: Price | None) -> None:
+        """It ended."""
         self.left = settle(self.left, share, usage, price or FREE)
         self.pending -= 1
-        self.cost += cost
+        self.cost += (price or FREE).cost(usage)
         self.priced = self.priced and price is not None
         sums = self.used
         self.used = Usage(
             sums.input + usage.input, sums.cached + min(usage.cached, usage.input), sums.output + usage.output,
             sums.estimated or usage.estimated,
         )  # fmt: skip
-        return cost
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------
@@ -191,12 +189,17 @@ class Heard:
         return " ".join("".join(pieces) for pieces in self._parts if pieces)
 
     @property
+    def anything(self) -> bool:
+        """Whether anything of an answer came."""
+        return bool(self._bytes) or self.reported is not None or self.reason is not None
+
+    @property
     def usage(self) -> Usage:
         """What it cost: as the server reports it, else by the bytes; nothing for a call that nothing came from."""
         if self.reported is not None:
             return self.reported
-        if not self._bytes and self.reason is None:
-            return Usage(0, 0, 0)
+        if not self.anything:
+            return NOTHING
         return estimated(self.request_bytes, self._bytes)
 
 
@@ -272,15 +275,14 @@ class Run:
             self._ended = step
         return step
 
-    def answered(self, step: AskModel, heard: Heard) -> int:
-        """The model's whole answer. Returns what it cost."""
-        cost = self._budget.settled(step.share, heard.usage, self._terms.price)
+    def answered(self, step: AskModel, heard: Heard) -> None:
+        """The model's whole answer."""
+        self._budget.settled(step.share, heard.usage, self._terms.price)
         self._hear(heard)
-        return cost
 
-    def abandoned(self, step: AskModel, heard: Heard) -> int:
-        """The call of the model failed, or was cancelled. Returns what it cost."""
-        return self._budget.settled(step.share, heard.usage, self._terms.price)
+    def abandoned(self, step: AskModel, heard: Heard) -> None:
+        """The call of the model failed, or was cancelled."""
+        self._budget.settled(step.share, heard.usage, self._terms.price)
 
     def results(self, texts: Sequence[tuple[str, bool]]) -> None:
         """The results of the planned calls, in their order: each a text, and whether it is an error."""

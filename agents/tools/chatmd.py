@@ -18,14 +18,14 @@ from agents.registry import Registry
 from agents.shapes.checked import CheckedSchema
 from agents.shapes.schema import with_defaults
 from agents.tool import Called, ModelRun, Tool, ToolInfo
-from agents.tools.conversation import Conversation, RunFailed, Settings, Shared, chosen
+from agents.tools.conversation import Conversation, DocumentFailed, Settings, Shared, chosen
 from engine.config import Entry as Configured
 from engine.engine import Engine
 from engine.errors import Code, Problem, amount, limit_use
 from engine.models.calling import CalledModel
 from engine.models.reserving import MICRO
 from engine.models.shapes import parsed
-from engine.run import new_run_id
+from engine.run import Usage, new_run_id
 from engine.tenant import Tenant
 from sandbox.wire.outcome import Outcome
 
@@ -118,10 +118,11 @@ class ChatmdTool:
         run = self._run(call, model)
         run.say(0.0, "Starting agent")
         try:
-            value = await self._answer(run, params)
+            async with self.engine.spending.model_run(call.tenant, run.label) as run.shared.spending:
+                value = await self._answer(run, params)
         except Problem as problem:
             run.outcome = _outcome_of(problem)
-            run.closed_by = problem.closed_by if isinstance(problem, RunFailed) else None
+            run.closed_by = problem.closed_by if isinstance(problem, DocumentFailed) else None
             problem.run_id, problem.run = run.id, run.figures().as_json()
             raise
         else:
@@ -200,16 +201,25 @@ class _RunOfDocument:
     shared: Shared
     outcome: Outcome = Outcome.CANCELLED
     closed_by: str | None = None
+    began_at: float = field(default_factory=trio.current_time)
 
     def say(self, progress: float, message: str) -> None:
         if (hear := self.shared.call.hearers.progress) is not None:
             hear(progress, message)
 
+    @property
+    def label(self) -> str:
+        """Its name in the books."""
+        return f"agent:{self.name}"
+
     def end(self) -> None:
+        """Report the end, and book the run: also one that was cancelled, or refused before it began."""
         if self.outcome is not Outcome.CANCELLED:
             self.say(1.0, "Completed" if self.outcome is Outcome.OK else "Failed")
-        figures = self.figures().as_json()
-        log.info("document ran", name=self.name, tenant=self.shared.call.tenant.id, **figures)
+        tenant = self.shared.call.tenant
+        usage = Usage(wall_s=trio.current_time() - self.began_at)
+        self.shared.engine.accounts.ended(tenant, self.label, self.outcome, usage)
+        log.info("document ran", name=self.name, tenant=tenant.id, **self.figures().as_json())
 
     def figures(self) -> ModelRun:
         budget = self.shared.budget

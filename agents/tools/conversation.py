@@ -50,8 +50,10 @@ from engine.engine import Engine
 from engine.errors import Code, LimitUse, Problem, limit_use, ungrouped
 from engine.host.pieces import in_pieces
 from engine.models.calling import CalledModel, Models
+from engine.models.reserving import FREE
 from engine.models.shapes import ModelFailed, parsed
 from engine.models.shapes import Tool as SentTool
+from engine.spending.spending import RunSpending
 from engine.tenant import BoundLimits
 from sandbox.wire.limits import SPECS
 
@@ -80,7 +82,7 @@ class Settings(Protocol):
     def confirm(self) -> tuple[str, ...] | Literal["destructive"]: ...
 
 
-class RunFailed(Problem):
+class DocumentFailed(Problem):
     """A run that ended without an answer. `closed_by` is the limit that closed it, if one did."""
 
     def __init__(self, failed: Failed, message: str, limit: LimitUse | None) -> None:
@@ -101,6 +103,7 @@ class Shared:
     bound: BoundLimits
     budget: Budget
     subject: str
+    spending: RunSpending | None = None
     settled: trio.Event = field(default_factory=trio.Event)
     _reported: float = 0.0
 
@@ -119,14 +122,14 @@ class Shared:
         self.settled.set()
         self.settled = trio.Event()
 
-    def problem(self, failed: Failed) -> "RunFailed":
+    def problem(self, failed: Failed) -> "DocumentFailed":
         """The error for the caller."""
         limit: LimitUse | None = None
         if failed.closed_by in SPECS:
             limit = limit_use(self.bound, failed.closed_by, failed.used)
         elif failed.closed_by is not None and failed.bound is not None:
             limit = LimitUse(failed.closed_by, failed.bound, failed.used, "count", "engine")
-        return RunFailed(failed, f"{self.subject}: {failed.message}", limit)
+        return DocumentFailed(failed, f"{self.subject}: {failed.message}", limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,18 +222,23 @@ class Conversation:
 
     async def _ask(self, run: Run, step: AskModel) -> None:
         """Send the request, and hear the answer. Whatever happens, its tokens are settled."""
-        shared, heard = self.shared, Heard(step.request_bytes)
+        shared, model, share, heard = self.shared, self.model, step.share, Heard(step.request_bytes)
+        assert shared.spending is not None  # a run is admitted before it asks
         shared.report(f"Turn {shared.budget.turns}")
+        settle = run.abandoned
         try:
-            async with self.model.ask(step.request) as events:
-                async for event in events:
-                    heard.hear(event)
-        except BaseException:
-            run.abandoned(step, heard)
-            raise
-        else:
-            run.answered(step, heard)
+            with shared.spending.call(model.name, share.input, share.output, model.price) as spending:
+                request = replace(step.request, max_output_tokens=min(share.output, spending.output))
+                try:
+                    async with model.ask(request) as events:
+                        async for event in events:
+                            heard.hear(event)
+                    settle = run.answered
+                finally:
+                    if heard.anything:
+                        spending.used(heard.usage, (model.price or FREE).cost(heard.usage))
         finally:
+            settle(step, heard)
             shared.settle()
 
     async def _call(self, opened: _Open, step: CallTools) -> None:

@@ -174,7 +174,10 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "POST /tools/<name>": Operation(
         "Call a tool", _json(ANY_OBJECT), ANY_OBJECT, query=(AGENT, ENVELOPE, _TENANT),
-        codes=(Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.METHOD_NOT_ALLOWED, *_SCRIPT),
+        codes=(
+            Code.EMBEDDINGS_DISABLED, Code.TOOL_NOT_ALLOWED, Code.METHOD_NOT_ALLOWED, *_SCRIPT, Code.MODEL_LIMIT,
+            Code.MODEL_ERROR,
+        ),
     ),
     "GET /agents/list": Operation(
         "List the agents", _json(listing("agents", ref("Agent"))), query=(_TENANT,), tagged=True

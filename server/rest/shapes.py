@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from agents.agent import AgentInfo, AgentPrompt
-from agents.tool import ToolInfo
+from agents.tool import ModelRun, ToolInfo
 from control.records import SCOPES
 from control.versions.share import ALL
 from engine.config import QuotaTable
@@ -81,6 +81,7 @@ _FACTS: Mapping[str, Schema] = {
     "limit": _LIMIT,
     "retry_after_s": NUMBER,
     "traceback": TEXT,
+    "run": ref("Run"),
 }
 _CODE: Schema = {"enum": [code.value for code in Code]}
 _SUMS = {
@@ -129,6 +130,10 @@ COMPONENTS: Mapping[str, Schema] = {
     "Problem": {
         "description": "An error for clients that accept application/problem+json (RFC 9457).",
         **object_of({"type": TEXT, "title": TEXT, "status": WHOLE, "detail": TEXT, "code": _CODE}, _FACTS),
+    },
+    "Run": {
+        "description": "The figures of a document's run with a model (docs/chatmd.md).",
+        **TypeAdapter(ModelRun).json_schema(mode="serialization"),
     },
     "Health": object_of(
         {"status": {"const": "ok"}, "version": TEXT},

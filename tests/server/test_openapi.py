@@ -17,7 +17,7 @@ from test_routes import ROUTES
 
 from agents.agent import AgentArgument, AgentInfo
 from agents.tool import ToolInfo
-from engine.errors import CODES, Code
+from engine.errors import CODES
 from engine.host.lag import LoopWatch, watched
 from server.http.asgi import Exchange
 from server.rest.openapi import KEPT, MAX_OWN_BYTES, OpenApi, needs_met
@@ -135,8 +135,7 @@ async def test_every_status_and_code_of_the_page_is_in_the_document(tmp_path: Pa
         for status, answer in operation["responses"].items()
         for code in quoted(answer["description"])
     }
-    of_commands = {Code.MODEL_ERROR, Code.MODEL_LIMIT}  # no route calls a model: `engine model test` does
-    assert told == {(str(spec.status), code.value) for code, spec in CODES.items() if code not in of_commands}
+    assert told == {(str(spec.status), code.value) for code, spec in CODES.items()}
     statuses = set(re.findall(r"\b[2-5]\d\d\b(?=:)", section(HTTP, "PUT /agents/NAME, PUT /tools/NAME").text))
     assert statuses <= set(document["paths"]["/agents/{name}"]["put"]["responses"])
     assert "304" in document["paths"]["/tools/list"]["get"]["responses"]
