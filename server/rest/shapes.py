@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from agents.agent import AgentInfo, AgentPrompt
-from agents.tool import ModelRun, ToolInfo
+from agents.tool import ToolInfo
 from control.records import SCOPES
 from control.versions.share import ALL
 from engine.config import QuotaTable
@@ -18,6 +18,7 @@ from engine.errors import Code
 from engine.quota import QUOTAS
 from engine.usage import CUTS, ModelSums, Sums
 from sandbox.wire.limits import SPECS
+from sandbox.wire.outcome import Outcome
 
 Schema = Mapping[str, Any]
 
@@ -133,7 +134,13 @@ COMPONENTS: Mapping[str, Schema] = {
     },
     "Run": {
         "description": "The figures of a document's run with a model (docs/chatmd.md).",
-        **TypeAdapter(ModelRun).json_schema(mode="serialization"),
+        **object_of(
+            {
+                "run_id": TEXT, "outcome": {"enum": [outcome.value for outcome in Outcome]}, "model": TEXT,
+                "turns": WHOLE, "tool_calls": WHOLE, "input_tokens": WHOLE, "cached_tokens": WHOLE,
+                "output_tokens": WHOLE, "cost_usd": maybe(NUMBER), "estimated": BOOL, "closed_by": maybe(TEXT),
+            }
+        ),
     },
     "Health": object_of(
         {"status": {"const": "ok"}, "version": TEXT},
