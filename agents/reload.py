@@ -27,12 +27,12 @@ log = structlog.get_logger("agents.reload")
 # written, so it is loaded once two polls agree.
 LOOK_EVERY_S = 0.2
 # The sections that may change while the engine runs. All others need a restart, and the log says so.
-_LIVE = {"agents", "tools"}
+_LIVE = {"agents", "tools", "models"}
 
 
 @asynccontextmanager
 async def reloading(service: Service) -> AsyncIterator[None]:
-    """Keep agents and tools in step with the files, for as long as the block lasts. Its errors propagate."""
+    """Keep agents, tools and models in step with the files, for as long as the block lasts. Its errors propagate."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reload_on_change, service, os.environ, Path.cwd())
         nursery.start_soon(service.active.watch)
@@ -69,6 +69,7 @@ async def reload(service: Service, environ: Mapping[str, str], cwd: Path) -> boo
             log.warning("a change of the configuration needs a restart", section=section)
         loaded = fresh
     before = lists(service.registry)
+    await service.means.models.renew(loaded.config)  # first: a document without a model says so in the list of tools
     await service.load_again(loaded)
     agents, tools = (was != now for was, now in zip(before, lists(service.registry), strict=True))
     if agents or tools:

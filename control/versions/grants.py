@@ -15,10 +15,10 @@ from sandbox.wire.limits import SPECS
 MAX_OF_A_KIND = 64
 
 # Kinds that list names; beside them there are `limits`, `kv`, which is granted or not, and `sources`.
-_NAMED = ("hosts", "secrets", "env", "tools", "labels")
+_NAMED = ("hosts", "secrets", "env", "tools", "labels", "models")
 _KINDS = (*_NAMED, "sources", "kv", "limits")
 # Kinds that are shown where they are requested only, so that digests made before there were any stay true.
-_LATER = ("labels",)
+_LATER = ("labels", "models")
 # What `sources` lists for all of them.
 ALL_SOURCES = "*"
 _MAX_ENV_NAME = 128
@@ -27,7 +27,8 @@ _MAX_ENV_NAME = 128
 @dataclass(frozen=True, slots=True)
 class Grants:
     """What a version may use, by name: rules of `allow_hosts` in their canonical form, names of secrets, of
-    environment variables and of tools, and limits (the unit of each is that of its spec). `kv`: keys of its own.
+    environment variables, of tools and of models, and limits (the unit of each is that of its spec). `kv`: keys of its
+    own.
 
     It may read documents without labels, and those with one of `labels`, of `sources` (None: of all).
     """
@@ -37,6 +38,7 @@ class Grants:
     env: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     sources: tuple[str, ...] | None = None
     kv: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -80,6 +82,7 @@ def parse_grants(given: Any) -> Grants:
         env=_names(given, "env", _variable),
         tools=_names(given, "tools", _tool),
         labels=_names(given, "labels", _label, MAX_LABELS),
+        models=_names(given, "models", _model),
         sources=_sources(given),
         kv=_kv(given.get("kv", False)),
         limits=_limits(given.get("limits", {})),
@@ -204,6 +207,14 @@ def _variable(name: str) -> str:
 def _tool(name: str) -> str:
     if not valid_name(name):
         raise _bad(f"grants.tools: {name[:80]!r} cannot name a tool; names are 1 to 64 letters, digits, '_', '.', '-'")
+    return name
+
+
+def _model(name: str) -> str:
+    if not valid_name(name):
+        raise _bad(
+            f"grants.models: {name[:80]!r} cannot name a model; names are 1 to 64 letters, digits, '_', '.', '-'"
+        )
     return name
 
 

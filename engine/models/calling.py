@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -89,13 +90,19 @@ class Models:
     def __init__(self, config: Config, secrets: SecretSource, http: "Http | None" = None) -> None:
         self._http = http
         self._secrets = secrets
+        self._wait_s = config.limits.queue_timeout_s
         self._served: dict[str, _Served] = {}
         self.use(config)
 
+    async def renew(self, config: Config) -> None:
+        """`use` while the event loop serves: the import of HTTP, for the first model that needs it, is in a thread."""
+        if self._http is None and any(entry.api != "script" for entry in config.models.entries.values()):
+            await trio.to_thread.run_sync(import_module, "engine.models.http")
+        self.use(config)
+
     def use(self, config: Config) -> None:
-        """Switch to another configuration. Calls under way end as they began; unchanged models keep their turns."""
+        """Switch to other `[models]`. Calls under way end as they began; unchanged models keep their turns."""
         self._config: ModelsConfig = config.models
-        self._wait_s = config.limits.queue_timeout_s
         before, self._served = self._served, {}
         for name, entry in config.models.entries.items():
             kept = before.get(name)

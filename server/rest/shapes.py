@@ -96,7 +96,7 @@ _GRANTS: Mapping[str, Schema] = {
 }
 # Only where they are requested.
 _LATER: Mapping[str, Schema] = {
-    "kv": BOOL, **{kind: {"type": "array", "items": TEXT} for kind in ("labels", "sources")}
+    "kv": BOOL, **{kind: {"type": "array", "items": TEXT} for kind in ("labels", "models", "sources")}
 }  # fmt: skip
 _VERSION: Mapping[str, Schema] = {
     "name": TEXT, "version": TEXT, "digest": TEXT, "size": WHOLE, "active": BOOL,

@@ -232,3 +232,38 @@ async def test_what_changes_while_the_service_opens_is_found(project: Project) -
         nursery.start_soon(reload_on_change, service, {}, project.folder)
         await Watched(service).until("two")
         nursery.cancel_scope.cancel()
+
+
+LARGE = '[models.large]\napi = "openai"\nmodel = "m"\nprice = {input = 1, output = 2}\n'
+SMALL = '[models.small]\napi = "script"\npath = "small.toml"\n'
+
+
+async def test_an_edited_table_of_models_is_in_force_and_a_broken_one_keeps_the_last(project: Project) -> None:
+    project.configure(SMALL)
+    async with watching(project) as watched:
+        models = watched.service.means.models
+        config = project.folder / "engine.toml"
+
+        async def until(names: list[str]) -> None:
+            with trio.fail_after(10):
+                while list(models.of("default")) != names:  # noqa: ASYNC110 - nothing tells of models
+                    await trio.sleep(0.02)
+
+        called = models.model("small", "default")
+        with capture_logs() as events:
+            write(
+                config,
+                config.read_text() + '[models.large]\napi = "openai"\nmodel = "m"\nprice = {input = 1, output = 2}\n',
+            )
+            await until(["small", "large"])
+            assert models.priced("large")
+            assert models.model("small", "default").served is called.served  # with its turns
+            good = config.read_text()
+            write(config, good.replace("price =", "prize ="))
+            with trio.fail_after(10):
+                while watched.service.trouble is None:  # noqa: ASYNC110
+                    await trio.sleep(0.02)
+            assert list(models.of("default")) == ["small", "large"]
+            write(config, good.replace(SMALL, ""))
+            await until(["large"])
+        assert not [event for event in events if "restart" in event["event"]]
