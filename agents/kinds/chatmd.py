@@ -1,4 +1,4 @@
-"""Agents that are documents in ChatMD: read when they are loaded, and shown as prompts."""
+"""Agents that are documents in ChatMD: read when they are loaded, shown as prompts, and run as tools."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from agents.agent import Agent, AgentArgument, AgentInfo, Call, Resolved
+from agents.agent import AgentArgument, AgentInfo, Call, Resolved
 from agents.chatmd.diagnostics import Diagnostic
 from agents.chatmd.files import MAX_VALUES, Sizes
 from agents.chatmd.history import given
@@ -22,7 +22,6 @@ from agents.code.kind import Kind
 from agents.registry import Registry
 from agents.shapes.schema import parameters_schema, returns_schema
 from agents.shapes.shape import narrowed
-from agents.tool import Tool
 from agents.tools.chatmd import tool_of
 from engine.config import ChatmdEntry
 from engine.errors import Code, Problem
@@ -42,6 +41,7 @@ class ChatmdAgent:
     entry: ChatmdEntry
     read: Files = field(repr=False, compare=False)
     registry: Registry = field(repr=False, compare=False)
+    warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
     parameters: Mapping[str, Any] | None = None
     images: Mapping[bytes, str] = field(default_factory=dict, repr=False)
 
@@ -82,38 +82,48 @@ class ChatmdAgent:
         return found
 
 
-async def _load(place: Place, entry: ChatmdEntry, loading: Loading) -> Agent:
+async def _load(place: Place, entry: ChatmdEntry, loading: Loading) -> ChatmdAgent:
+    loading.note_lowered(place, entry)
     before = loading.agent_before(place, entry)
     if isinstance(before, ChatmdAgent) and before.entry == entry and await loading.unchanged(before.read):
         loading.required |= before.read
-        return before
-    loading.note_lowered(place, entry)
+        agent = before
+    else:
+        agent = await _read(place, entry, loading)
+    loading.warnings += [f"{place.key}: {warning}" for warning in agent.warnings[:_MOST_WARNINGS]]
+    if (more := len(agent.warnings) - _MOST_WARNINGS) > 0:
+        loading.warnings.append(f"{place.key}: {more} more warnings; `engine chatmd check` shows them")
+    loading.note_beyond(place, _declared(agent.program), entry.tools)
+    return agent
+
+
+async def _read(place: Place, entry: ChatmdEntry, loading: Loading) -> ChatmdAgent:
     parameters = None if entry.parameters is None else parameters_schema(entry.parameters, "parameters")
     returns_schema(entry.returns)
     read: Files = {}
     try:
-        program, warnings = await _program(place, entry, loading, read)
+        program, warnings = await _program(entry, loading, read)
     finally:
         loading.required |= read
-    loading.warnings += [f"{place.key}: {warning}" for warning in warnings[:_MOST_WARNINGS]]
-    if (more := len(warnings) - _MOST_WARNINGS) > 0:
-        loading.warnings.append(f"{place.key}: {more} more warnings; `engine chatmd check` shows them")
-    declared = tuple(tool.name for tool in program.tools if tool.kind == "tenant")
-    loading.note_beyond(place, declared, entry.tools)
     info = AgentInfo(
         name=place.name,
         description=program.description,
-        tools=narrowed(declared, entry.tools),
+        tools=narrowed(_declared(program), entry.tools),
         source="chatmd",
         arguments=_arguments(parameters),
         title=entry.title,
         expose=entry.expose,
     )
     images = await trio.to_thread.run_sync(images_of, program)
-    return ChatmdAgent(info, program, entry, read, loading.live, parameters, images)
+    return ChatmdAgent(info, program, entry, read, loading.live, warnings, parameters, images)
 
 
-async def _program(place: Place, entry: ChatmdEntry, loading: Loading, read: Files) -> tuple[Program, tuple[str, ...]]:
+def _declared(program: Program) -> tuple[str, ...]:
+    """The tools of the tenant that a document declares."""
+    return tuple(tool.name for tool in program.tools if tool.kind == "tenant")
+
+
+async def _program(entry: ChatmdEntry, loading: Loading, read: Files) -> tuple[Program, tuple[str, ...]]:
     """The document, read; `read` gets its files. Raises NotLoaded."""
     bound = loading.engine.limits_for(entry.limits, DEFAULT_TENANT)
     sizes = Sizes(int(bound["source_bytes"]), int(bound["fs_bytes"]), MAX_VALUES)
@@ -163,9 +173,4 @@ def _description(schema: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _tool(place: Place, entry: ChatmdEntry, agent: Agent, loading: Loading) -> Tool:
-    assert isinstance(agent, ChatmdAgent)
-    return tool_of(place, entry, agent, loading)
-
-
-KIND = Kind(table="chatmd", load=_load, watched=lambda entry: (entry.path,), tool=_tool)
+KIND = Kind(table="chatmd", load=_load, watched=lambda entry: (entry.path,), tool=tool_of)

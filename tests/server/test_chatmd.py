@@ -17,6 +17,13 @@ LOOK = """<system>Look: <doc src="x.md" local/></system>
 <user>At <img src="p.png" local/><img src="https://ok.example/q"/><doc src="big.md" local/></user><tool name="gone"/>"""
 PIXEL = b"\x89PNG\r\n\x1a\n" + bytes(100_000)
 BIG = '"<>\n' * 40_000
+REPLIES = """
+[[reply]]
+when = "weather"
+text = "I cannot see the sky."
+[[reply]]
+text = "Yes?"
+"""
 CONFIG = """
 [db]
 path = "knowledge.sqlite"
@@ -28,6 +35,9 @@ dir = "prompts"
 [agents.chatmd.look]
 path = "look.chatmd"
 allow_hosts = ["ok.example"]
+[models.scripted]
+api = "script"
+path = "replies.toml"
 [agents.plain]
 description = "A text"
 system_prompt = "S"
@@ -39,7 +49,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "prompts").mkdir()
     (folder / "prompts/hello_world.chatmd").write_text(HELLO)
-    for name, content in {"engine.toml": CONFIG, "look.chatmd": LOOK, "x.md": "of x", "big.md": BIG}.items():
+    for name, content in {
+        "engine.toml": CONFIG,
+        "look.chatmd": LOOK,
+        "x.md": "of x",
+        "big.md": BIG,
+        "replies.toml": REPLIES,
+    }.items():
         (folder / name).write_text(content)
     (folder / "p.png").write_bytes(PIXEL)
     return folder
@@ -125,3 +141,21 @@ async def test_clients_of_mcp_get_resources_images_and_links_in_every_era(server
             assert look.meta is not None
             assert look.meta["engine/chatmd"]["unavailable"][0]["name"] == "gone"
             assert look.meta["engine/prompt"]["messages"] == [{"role": "user", "content": f"At {BIG}"}]
+
+
+async def test_the_seeds_document_answers_over_rest_and_in_every_era_of_mcp(server: Running) -> None:
+    asked = {"input": "What is the weather?"}
+    async with server.client() as client:
+        answer = (await client.post("/tools/hello_world", json=asked)).json()
+        assert answer["result"] == "I cannot see the sky."
+        assert (answer["run"]["outcome"], answer["run"]["model"]) == ("ok", "scripted")
+        wrong = await client.post("/tools/hello_world", json={"args": asked})
+        assert (wrong.status_code, "input" in wrong.json()["error"]["message"]) == (400, True)
+    for mode in MODES:
+        async with connected(server, mode) as client:
+            (tool,) = [each for each in (await client.list_tools()).tools if each.name == "hello_world"]
+            assert tool.input_schema == {
+                "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
+            }  # fmt: skip
+            result = await client.call_tool("hello_world", asked)
+            assert [each.text for each in result.content] == ["I cannot see the sky."]  # type: ignore[union-attr]
