@@ -77,23 +77,24 @@ class ConfinedEmbedder(SentenceEmbedder):
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """An `Embedder` of a model that is not installed."""
+    """An `Embedder` of a model that is not there."""
 
     model: Model
+    reason: str = _NOT_INSTALLED
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         await trio.lowlevel.checkpoint()
-        raise EmbeddingError(_NOT_INSTALLED)
+        raise EmbeddingError(self.reason)
 
 
 @asynccontextmanager
 async def open_embedders(
-    config: Config, *, environ: Mapping[str, str] | None = None, query_s: float = QUERY_S
+    config: Config, *, environ: Mapping[str, str] | None = None, query_s: float = QUERY_S, lenient: bool = False
 ) -> AsyncIterator[Embedders | None]:
     """The embedders of the configuration; None where search is by keyword. Before the first text, nothing is started.
 
     `environ` is the environment, by default this process's; a search waits `query_s` for one. Raises ConfigError
-    for a folder that has no model.
+    for a folder that has no model; with `lenient`, searches answer by words and say so.
     """
     name = provider(config)
     if name == "disabled":
@@ -101,6 +102,7 @@ async def open_embedders(
         return
     async with AsyncExitStack() as stack:
         before: list[Embedder] = []
+        problem: str | None = None
         if name == "static":
             current: Embedder = StaticEmbedder()
             if installed():  # the default, until the configuration said otherwise
@@ -110,11 +112,18 @@ async def open_embedders(
             if name == "local":
                 current = await stack.enter_async_context(_local(config))
             elif name == "path":
-                current = await stack.enter_async_context(_folder(config))
+                try:
+                    current = await stack.enter_async_context(_folder(config))
+                except ConfigError as error:
+                    if not lenient:
+                        raise
+                    problem = str(error)
+                    current = _Missing(Model(name, config.embedding.dims or 1), problem)
             else:
                 given = os.environ if environ is None else environ
                 current = await stack.enter_async_context(_service(config.embedding, given))
-        yield Embedders(current, before, query_s, _ASKED_AT_ONCE if name in ("openai", "ollama") else _AT_ONCE)
+        at_once = _ASKED_AT_ONCE if name in ("openai", "ollama") else _AT_ONCE
+        yield Embedders(current, before, query_s, at_once, problem)
 
 
 @asynccontextmanager

@@ -44,13 +44,14 @@ class Embedders:
     """The embedder of the configuration, and those whose vectors a store may still hold from before a change of it.
 
     A search waits `query_s` for one of them. Of one store it has `at_once` queries, so that a tenant with many does not
-    take the time of the others' away; further ones wait.
+    take the time of the others' away; further ones wait. With a `problem`, the configured one cannot be used.
     """
 
     current: Embedder
     others: Sequence[Embedder] = ()
     query_s: float = QUERY_S
     at_once: int = 2
+    problem: str | None = None
 
     def of(self, model: Model) -> Embedder | None:
         """The embedder that makes vectors of this model."""
