@@ -87,6 +87,10 @@ class _Missing:
         raise EmbeddingError(self.reason)
 
 
+def _none(model: Model) -> Embedder | None:
+    return None
+
+
 @asynccontextmanager
 async def open_embedders(
     config: Config, *, environ: Mapping[str, str] | None = None, query_s: float = QUERY_S, lenient: bool = False
@@ -103,6 +107,7 @@ async def open_embedders(
     async with AsyncExitStack() as stack:
         before: list[Embedder] = []
         problem: str | None = None
+        other: Callable[[Model], Embedder | None] = _none
         if name == "static":
             current: Embedder = StaticEmbedder()
             if installed():  # the default, until the configuration said otherwise
@@ -121,9 +126,9 @@ async def open_embedders(
                     current = _Missing(Model(name, config.embedding.dims or 1), problem)
             else:
                 given = os.environ if environ is None else environ
-                current = await stack.enter_async_context(_service(config.embedding, given))
+                current, other = await stack.enter_async_context(_service(config.embedding, given))
         at_once = _ASKED_AT_ONCE if name in ("openai", "ollama") else _AT_ONCE
-        yield Embedders(current, before, query_s, at_once, problem)
+        yield Embedders(current, before, query_s, at_once, problem, other)
 
 
 @asynccontextmanager
@@ -156,7 +161,10 @@ async def _folder(config: Config) -> AsyncIterator[Embedder]:
 
 
 @asynccontextmanager
-async def _service(embedding: EmbeddingConfig, environ: Mapping[str, str]) -> AsyncIterator[Embedder]:
+async def _service(
+    embedding: EmbeddingConfig, environ: Mapping[str, str]
+) -> AsyncIterator[tuple[Embedder, Callable[[Model], Embedder | None]]]:
+    """The embedder, and what answers for vectors that it made before `dims` was changed."""
     from engine.egress.fetching import open_fetcher  # with what speaks HTTP
 
     kind = _kind(embedding)
@@ -173,7 +181,16 @@ async def _service(embedding: EmbeddingConfig, environ: Mapping[str, str]) -> As
     try:
         async with open_fetcher((settings.url,)) as fetcher, trio.open_nursery() as nursery:
             nursery.start_soon(fetcher.expire)
-            yield kind.embedder(embedding.model, embedding.dims, settings, fetcher)
+            current: Embedder = kind.embedder(embedding.model, embedding.dims, settings, fetcher)
+            shortens = kind is openai and openai.shortens(embedding.model)
+
+            def of_other_dims(model: Model) -> Embedder | None:
+                if not shortens or model.name != current.model.name:
+                    return None
+                made: Embedder = kind.embedder(embedding.model, model.dims, settings, fetcher)
+                return made
+
+            yield current, of_other_dims
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # The nursery wraps what the block raised; its own task raises nothing.
