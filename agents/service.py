@@ -318,7 +318,7 @@ async def open_service(
                 engine.tell_tools(_Audited(control.audit))
             retrieval = config.retrieval
             builtin = builtin_tools(
-                stores.store_of, charge=engine.charge,
+                stores.store_of, charge=engine.charge, answering=engine.answering,
                 default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
             )  # fmt: skip
             given = Given(builtin, agents, tools)

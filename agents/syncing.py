@@ -5,6 +5,7 @@ deleted are left alone until it is there again.
 """
 
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,8 @@ log = structlog.get_logger("agents.syncing")
 
 # Syncs of all tenants side by side, whatever began them; further ones wait.
 AT_ONCE = 4
+# And of one of many tenants, so that its slow sources do not keep those of all others waiting.
+SHARE = 2
 # How often tenants are looked up that were created, changed, suspended, resumed or deleted.
 TENANTS_S = 5.0
 # Each pause between two syncs is longer by up to this share of the period, so that sources do not fall into step.
@@ -69,27 +72,70 @@ class SyncRun:
 
 
 @dataclass(slots=True)
+class _Places:
+    """The places for syncs: `share` of one tenant at most, and the next one is for the tenant that has the fewest."""
+
+    count: int
+    share: int
+    held: Counter[str] = field(default_factory=Counter)
+    waiting: list[tuple[str, trio.Event]] = field(default_factory=list)
+
+    @property
+    def free(self) -> int:
+        return self.count - self.held.total()
+
+    def is_free(self, tenant: str) -> bool:
+        """Whether a sync of the tenant would begin at once."""
+        return self.free > 0 and self.held[tenant] < self.share
+
+    async def acquire(self, tenant: str) -> None:
+        turn = trio.Event()
+        self.waiting.append((tenant, turn))
+        self._grant()
+        try:
+            await turn.wait()
+        except trio.Cancelled:
+            if turn.is_set():
+                self.release(tenant)
+            else:
+                self.waiting.remove((tenant, turn))
+            raise
+
+    def release(self, tenant: str) -> None:
+        self.held[tenant] -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while able := [each for each in self.waiting if self.is_free(each[0])]:
+            tenant, turn = one = min(able, key=lambda each: self.held[each[0]])
+            self.waiting.remove(one)
+            self.held[tenant] += 1
+            turn.set()
+
+
+@dataclass(slots=True)
 class _Place:
     """One of the places for syncs, held in a block."""
 
-    places: trio.Semaphore
+    places: _Places
+    tenant: str
     held: bool = False
 
     async def __aenter__(self) -> "_Place":
-        await self.places.acquire()
+        await self.places.acquire(self.tenant)
         self.held = True
         return self
 
     async def __aexit__(self, *error: object) -> None:
         if self.held:
-            self.places.release()
+            self.places.release(self.tenant)
 
     async def lent(self, wait: Awaitable[None]) -> None:
         """Wait with the place free for another sync."""
         self.held = False
-        self.places.release()
+        self.places.release(self.tenant)
         await wait
-        await self.places.acquire()
+        await self.places.acquire(self.tenant)
         self.held = True
 
 
@@ -104,11 +150,14 @@ class Syncs:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _nursery: trio.Nursery | None = None
     _extractor: Extractor | None = None
-    _places: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(AT_ONCE))
+    _places: _Places = field(init=False)
     # Syncs of this process, by tenant and label, also those that wait for a place. The event is set at the end.
     _syncing: dict[tuple[str, str], trio.Event] = field(default_factory=dict)
     # The tenants whose sources are synchronised by themselves, as they were at the last look.
     _present: dict[str, Tenant] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._places = _Places(AT_ONCE, SHARE if self.loaded.config.tenants.enabled else AT_ONCE)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -169,9 +218,9 @@ class Syncs:
                 path = store_path(self.loaded.config.db.path, tenant.id)
                 if await trio.to_thread.run_sync(is_locked, path, label):  # by another process
                     raise SyncRunning(already_runs(label))
-                if not self._places.value or not self.engine.may_work(tenant):
+                if not self._places.is_free(tenant.id) or not self.engine.may_work(tenant):
                     begin(replace(run, state="queued"))
-                async with _Place(self._places) as place:
+                async with _Place(self._places, tenant.id) as place:
                     await self._sync(tenant, label, place, partial(begin, run))
         except (ConfigError, StoreError) as error:
             if not begun:  # raised to the caller of `begin`
@@ -326,7 +375,7 @@ class Syncs:
         """One sync that no client asked for; returns whether it succeeded, None where another one was under way."""
         try:
             with self._marked(tenant, label):
-                async with _Place(self._places) as place:
+                async with _Place(self._places, tenant.id) as place:
                     return await self._sync(tenant, label, place)
         except SyncRunning:
             return None

@@ -77,23 +77,28 @@ class ConfinedEmbedder(SentenceEmbedder):
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """An `Embedder` of a model that is not installed."""
+    """An `Embedder` of a model that is not there."""
 
     model: Model
+    reason: str = _NOT_INSTALLED
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         await trio.lowlevel.checkpoint()
-        raise EmbeddingError(_NOT_INSTALLED)
+        raise EmbeddingError(self.reason)
+
+
+def _none(model: Model) -> Embedder | None:
+    return None
 
 
 @asynccontextmanager
 async def open_embedders(
-    config: Config, *, environ: Mapping[str, str] | None = None, query_s: float = QUERY_S
+    config: Config, *, environ: Mapping[str, str] | None = None, query_s: float = QUERY_S, lenient: bool = False
 ) -> AsyncIterator[Embedders | None]:
     """The embedders of the configuration; None where search is by keyword. Before the first text, nothing is started.
 
     `environ` is the environment, by default this process's; a search waits `query_s` for one. Raises ConfigError
-    for a folder that has no model.
+    for a folder that has no model; with `lenient`, searches answer by words and say so.
     """
     name = provider(config)
     if name == "disabled":
@@ -101,6 +106,8 @@ async def open_embedders(
         return
     async with AsyncExitStack() as stack:
         before: list[Embedder] = []
+        problem: str | None = None
+        other: Callable[[Model], Embedder | None] = _none
         if name == "static":
             current: Embedder = StaticEmbedder()
             if installed():  # the default, until the configuration said otherwise
@@ -110,11 +117,18 @@ async def open_embedders(
             if name == "local":
                 current = await stack.enter_async_context(_local(config))
             elif name == "path":
-                current = await stack.enter_async_context(_folder(config))
+                try:
+                    current = await stack.enter_async_context(_folder(config))
+                except ConfigError as error:
+                    if not lenient:
+                        raise
+                    problem = str(error)
+                    current = _Missing(Model(name, config.embedding.dims or 1), problem)
             else:
                 given = os.environ if environ is None else environ
-                current = await stack.enter_async_context(_service(config.embedding, given))
-        yield Embedders(current, before, query_s, _ASKED_AT_ONCE if name in ("openai", "ollama") else _AT_ONCE)
+                current, other = await stack.enter_async_context(_service(config.embedding, given))
+        at_once = _ASKED_AT_ONCE if name in ("openai", "ollama") else _AT_ONCE
+        yield Embedders(current, before, query_s, at_once, problem, other)
 
 
 @asynccontextmanager
@@ -147,7 +161,10 @@ async def _folder(config: Config) -> AsyncIterator[Embedder]:
 
 
 @asynccontextmanager
-async def _service(embedding: EmbeddingConfig, environ: Mapping[str, str]) -> AsyncIterator[Embedder]:
+async def _service(
+    embedding: EmbeddingConfig, environ: Mapping[str, str]
+) -> AsyncIterator[tuple[Embedder, Callable[[Model], Embedder | None]]]:
+    """The embedder, and what answers for vectors that it made before `dims` was changed."""
     from engine.egress.fetching import open_fetcher  # with what speaks HTTP
 
     kind = _kind(embedding)
@@ -164,7 +181,16 @@ async def _service(embedding: EmbeddingConfig, environ: Mapping[str, str]) -> As
     try:
         async with open_fetcher((settings.url,)) as fetcher, trio.open_nursery() as nursery:
             nursery.start_soon(fetcher.expire)
-            yield kind.embedder(embedding.model, embedding.dims, settings, fetcher)
+            current: Embedder = kind.embedder(embedding.model, embedding.dims, settings, fetcher)
+            shortens = kind is openai and openai.shortens(embedding.model)
+
+            def of_other_dims(model: Model) -> Embedder | None:
+                if not shortens or model.name != current.model.name:
+                    return None
+                made: Embedder = kind.embedder(embedding.model, model.dims, settings, fetcher)
+                return made
+
+            yield current, of_other_dims
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # The nursery wraps what the block raised; its own task raises nothing.

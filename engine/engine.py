@@ -1,5 +1,6 @@
 """`open_engine` -> `Engine.execute`: the one entrance through which every front end runs scripts."""
 
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -47,6 +48,9 @@ LIMITS_KEPT = 1024
 INSPECT_S = 0.25
 # How deep tools may call tools: each run waits for the one it called, and keeps its worker.
 MAX_DEPTH = 4
+
+# After a question to a store the next one may come at any time for so long.
+_LATELY_S = 1.0
 
 
 class SandboxUnavailable(Exception):
@@ -137,6 +141,9 @@ class Engine:
             if tenants.enabled
             else None
         )
+        # Questions to stores that are being answered, and when the last answer was.
+        self._answering = 0
+        self._answered_at = -math.inf
         # The cache of bound limits: the configuration's do not change, and there are few combinations.
         self._limits: dict[tuple[object, ...], BoundLimits] = {}
         self._usual_quotas = bind_quotas(DEFAULT_TENANT, tenants.quota, pool.settings.workers)
@@ -255,6 +262,26 @@ class Engine:
     def computing(self) -> bool:
         """Whether any run holds a slot."""
         return bool(self._scheduler.on_slots)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """A question to a store, without a run, is answered inside the block."""
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+            self._answered_at = trio.current_time()
+
+    @property
+    def in_question(self) -> bool:
+        """Whether a question to a store is being answered."""
+        return self._answering > 0
+
+    @property
+    def asked_lately(self) -> bool:
+        """Whether one is, or was a moment ago, so that the next one may come at any time."""
+        return self._answering > 0 or trio.current_time() < self._answered_at + _LATELY_S
 
     def room_for(self, tenant: Tenant) -> int | None:
         """How many bytes the tenant may store in all; None for a single tenant, which owns the disk."""

@@ -148,6 +148,12 @@ WORK: dict[str, WorkSpec] = {
             "the run's CPU seconds",
         ),
         WorkSpec(
+            "searching", "the words and filters of a search are read, and documents are found by them",
+            16_384, 32, "knowledge/ranking.py: 4,096 characters, 32 words; a pattern 512 characters, 32 alternatives "
+            "(knowledge/globs.py); 100 hits; in the store's thread, stopped when cancelled",
+            "the run's CPU seconds; of a client: the tenant's",
+        ),
+        WorkSpec(
             "query", "the words of a search by meaning are cut in pieces and become a vector",
             8_000, 2_000, "knowledge/embedding: 2,000 characters; in a thread; 2 s; an embedder's answer by its dims",
             "the tenant's CPU seconds",

@@ -219,7 +219,7 @@ class SourceInfo:
     """One source label with its counts and state.
 
     `last_sync` is the end of the last synchronisation that succeeded; `skipped` are the first items that the last one
-    did not store, `skipped_more` counts further ones.
+    did not store, `skipped_more` counts further ones. `embedded` chunks have vectors of `embedding_model`.
     """
 
     source: str
@@ -232,6 +232,7 @@ class SourceInfo:
     last_error: str | None = None
     next_sync: str | None = None
     embedded: int = 0
+    embedding_model: str | None = None
     skipped: tuple[SkippedItem, ...] = ()
     skipped_more: int = 0
     untrusted: bool = False
@@ -375,6 +376,7 @@ class StoreStats:
     documents: int
     chunks: int
     embedded: int
+    embedding_model: str | None
     size_bytes: int | None
     sources: tuple[SourceInfo, ...]
 

@@ -1,6 +1,7 @@
 """The builtin tools: `search`, `get` and `sources` over the caller's documents. A script cannot take their names."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -225,6 +226,7 @@ class BuiltinTool:
     _store_of: Callable[[str], Store]
     _answer: Callable[[Store, Mapping[str, Any], Reader], Awaitable[dict[str, Any]]]
     _charge: Callable[[Tenant, float], None]
+    _answering: Callable[[], AbstractContextManager[None]]
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Answer. Raises Problem: bad_request, embeddings_disabled, not_found, unavailable (the store).
@@ -232,7 +234,7 @@ class BuiltinTool:
         What the store computes is charged to the run that calls, else to the tenant.
         """
         charge = partial(self._charge, call.tenant) if call.inside is None else call.inside.worked
-        with knowledge.charging(charge):
+        with self._answering(), knowledge.charging(charge):
             return Called(await self._answer(self._store_of(call.tenant.id), params, call.tenant.reader))
 
 
@@ -247,11 +249,12 @@ def builtin_tools(
     store_of: Callable[[str], Store],
     *,
     charge: Callable[[Tenant, float], None],
+    answering: Callable[[], AbstractContextManager[None]],
     default_limit: int,
     default_mode: Mode = "keyword",
 ) -> tuple[BuiltinTool, ...]:
-    """The three tools. `store_of` returns the store of a tenant, `charge` takes CPU seconds that it used; the defaults
-    are those of `[retrieval]`.
+    """The three tools. `store_of` returns the store of a tenant, `charge` takes CPU seconds that it used, inside of
+    `answering` a question is answered; the defaults are those of `[retrieval]`.
     """
 
     async def search(store: Store, params: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
@@ -281,7 +284,7 @@ def builtin_tools(
         return {"sources": [knowledge.source_as_json(source) for source in found]}
 
     answers = ((_search_by(default_mode), search), (GET, get), (SOURCES, sources))
-    return tuple(BuiltinTool(info, store_of, answer, charge) for info, answer in answers)
+    return tuple(BuiltinTool(info, store_of, answer, charge, answering) for info, answer in answers)
 
 
 def _unknown(params: Mapping[str, Any]) -> tuple[str, ...]:

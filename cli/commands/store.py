@@ -42,8 +42,12 @@ async def reading(
     config = loaded.config
     configured, access = Health(config, who.id), access_of(config, who)
     async with AsyncExitStack() as stack:
-        meaning = any((each or config.retrieval.default_mode) != "keyword" for each in modes)
-        made = await stack.enter_async_context(open_embedders(config, query_s=_EMBEDDER_S)) if meaning else None
+        asked = {each or config.retrieval.default_mode for each in modes}
+        made = None
+        if asked - {"keyword"}:
+            made = await stack.enter_async_context(
+                open_embedders(config, query_s=_EMBEDDER_S, lenient="semantic" not in asked)
+            )
         store = await stack.enter_async_context(
             open_store(
                 store_path(config.db.path, who.id), readonly=True, configured=configured, access=access,
@@ -270,7 +274,8 @@ async def stats(
     say(f"Size:      {'not shown to this reader' if found.size_bytes is None else mebibytes(found.size_bytes)}")
     say(f"Documents: {found.documents:,}")
     say(f"Chunks:    {found.chunks:,}")
-    say(f"Embedded:  {found.embedded:,} / {found.chunks:,} ({share:.0f}%)")
+    by = f", by {one_line(found.embedding_model)}" if found.embedding_model else ""
+    say(f"Embedded:  {found.embedded:,} / {found.chunks:,} ({share:.0f}%){by}")
     if found.sources:
         say()
         now = datetime.now(UTC)

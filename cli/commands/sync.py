@@ -3,9 +3,10 @@
 import json
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +33,7 @@ from knowledge.store import StoreError
 from knowledge.stores import store_path
 from knowledge.sync import SyncProgress, SyncReport
 from knowledge.sync import sync as sync_source
+from knowledge.times import canonical_time
 
 Form = Literal["human", "json"]
 
@@ -39,6 +41,8 @@ Form = Literal["human", "json"]
 # wait for it; one that waits for its server delays none of the others.
 _AT_ONCE = 4
 
+# How long it may make vectors without a word.
+_SILENT_S = 10.0
 # Bound on the skipped items that are listed by name; further ones are only counted.
 _SKIPPED_SHOWN = 20
 
@@ -50,6 +54,7 @@ class _Options:
     since: str | None = None
     until: str | None = None
     limit: int | None = None
+    telling: bool = False  # whether it says now and then that it makes vectors, where it shows no progress
 
 
 async def sync(
@@ -72,7 +77,9 @@ async def sync(
     who = await tenant_of(tenant, loaded)
     labels = select(connector, loaded.config, who.id)
     problems = loaded.config.connectors.problems(who.id)
-    options = _Options(full, dry_run, since, until, limit)
+    for option, text in (("--since", since), ("--until", until)):
+        _require_time(option, text)
+    options = _Options(full, dry_run, since, until, limit, telling=not no_progress)
     form: Form | None = None if no_progress else progress or ("human" if sys.stderr.isatty() else None)
     supported = [label for label in labels if not problems[label]]
     if len(labels) > 1 and not as_json:
@@ -106,20 +113,22 @@ async def _sync(
         reports = await _sync_all(store, sources, loaded.config, options, form, show)
         if options.dry_run:
             return reports
-        await _embed_written(store, loaded.config, form)
+        await _embed_written(store, loaded.config, form, _Slow() if options.telling else None)
         embedded = {each.source: each.embedded for each in await store.sources(EVERYTHING)}
         return [{**each, "embedded": embedded.get(each["source"], 0)} for each in reports]
 
 
-async def _embed_written(store: SqliteStore, config: Config, form: Form | None) -> None:
+async def _embed_written(store: SqliteStore, config: Config, form: Form | None, slow: "_Slow | None") -> None:
     """Make the vectors of what was written. The documents are searchable by words in any case."""
     async with open_embedders(config) as made:
         if made is not None:
-            await _embed_with(store, made.current, config, form)
+            await _embed_with(store, made.current, config, form, slow)
 
 
-async def _embed_with(store: SqliteStore, embedder: Embedder, config: Config, form: Form | None) -> None:
-    tell = partial(_tell_embedded, form)
+async def _embed_with(
+    store: SqliteStore, embedder: Embedder, config: Config, form: Form | None, slow: "_Slow | None" = None
+) -> None:
+    tell = slow.tell if slow is not None and form is None else partial(_tell_embedded, form)
     try:
         report = await embed_pending(store, embedder, batch_size=config.embedding.batch_size, on_progress=tell)
         problem = report.error
@@ -127,6 +136,15 @@ async def _embed_with(store: SqliteStore, embedder: Embedder, config: Config, fo
         problem = str(error)
     if problem is not None:
         warn(f"documents remain without vectors, and are found by words only: {problem}")
+
+
+def _require_time(option: str, text: str | None) -> None:
+    """Raises Exit unless it is a date or a time."""
+    try:
+        if text is not None:
+            canonical_time(text)
+    except ValueError as error:
+        raise Exit(UNUSABLE, f"{option}: {error}") from None
 
 
 def select(asked: str, config: Config, tenant: str = "default") -> tuple[str, ...]:
@@ -383,14 +401,26 @@ def _tell_json(progress: SyncProgress) -> None:
         note(json.dumps({**line, "n": progress.n, "total": progress.total}))
 
 
-def _tell_embedded(form: Form | None, report: EmbedReport) -> None:
+def _tell_embedded(form: Form | None, report: EmbedReport, every: int = 10) -> None:
     """As for items: every tenth document, and the last."""
     done = report.embedded + report.failed
-    if form is None or (done % 10 and report.pending):
+    if form is None or (done % every and report.pending):
         return
     total = done + report.pending
     line = {"event": "embedding", "n": done, "total": total}
     note(json.dumps(line) if form == "json" else f"embedding  {done:,} / {total:,} documents")
+
+
+@dataclass(slots=True)
+class _Slow:
+    """A line for what takes long, off a terminal: a sync that is silent for minutes looks as one that hangs."""
+
+    told_at: float = field(default_factory=time.monotonic)
+
+    def tell(self, report: EmbedReport) -> None:
+        if time.monotonic() - self.told_at >= _SILENT_S:
+            self.told_at = time.monotonic()
+            _tell_embedded("human", report, every=1)
 
 
 # ---- vectors ----------------------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ local context = {}
 ---@field last_error? string        why its last sync failed
 ---@field next_sync? string         `YYYY-MM-DDTHH:MM:SSZ`
 ---@field embedded integer          how many pieces have a vector
+---@field embedding_model? string   which model made these
 ---@field skipped { source_id: string, reason: string }[]  the first items that its last sync did not store
 ---@field skipped_more integer      how many more there were
 ---@field untrusted boolean         whether strangers can write its documents

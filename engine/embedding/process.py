@@ -79,6 +79,7 @@ class _Job:
     done: trio.Event = field(default_factory=trio.Event)
     vectors: bytes = b""
     cpu_s: float = 0.0
+    began_s: float | None = None  # when the process got it
     error: str | None = None
     again: bool = True  # whether a zygote that is lost under it may be replaced
 
@@ -121,9 +122,12 @@ class ModelProcess:
             self._nursery.start_soon(self._host)
         try:
             await job.done.wait()
-        finally:
-            if job in queue:  # cancelled before its turn
+        except trio.Cancelled:
+            if job in queue:  # before its turn
                 queue.remove(job)
+            elif job.began_s is not None:  # one thread computes it, and cannot have spent more so far
+                spent(trio.current_time() - job.began_s)
+            raise
         if job.error is not None:
             raise EmbeddingError(job.error)
         spent(job.cpu_s)
@@ -176,6 +180,7 @@ class ModelProcess:
                     try:
                         if model is None:
                             model = await self._start(zygote)
+                        job.began_s = trio.current_time()
                         job.vectors, job.cpu_s = await model.answer(job.texts)
                         break
                     except _Fault as fault:

@@ -1,7 +1,8 @@
 """Work for a tenant that can wait: synchronising a source, making vectors.
 
 Its CPU time counts as the tenant's, in the quota and in its usage; between two pieces of it (a document, a batch) it
-pauses for as long as runs of other tenants wait for a slot, and while its tenant has used up its CPU time.
+pauses for as long as runs of other tenants wait for a slot, and while its tenant has used up its CPU time. Beside runs
+and searches it computes half of the time at most.
 """
 
 from collections.abc import AsyncIterator, Coroutine
@@ -19,6 +20,9 @@ T = TypeVar("T")
 # How long one piece of work waits for runs of others at most: under permanent load, the work still ends.
 YIELD_S = 5.0
 _LOOK_S = 0.005
+# While questions to stores are answered, it waits for their end, but no longer than so many times what it computed.
+ANSWER_SHARE = 3
+_ANSWER_LOOK_S = 0.002
 # While its tenant has used up its CPU time, it looks this often whether there is some again.
 QUOTA_LOOK_S = 0.25
 
@@ -28,6 +32,12 @@ class Engine(Protocol):
 
     @property
     def computing(self) -> bool: ...
+
+    @property
+    def in_question(self) -> bool: ...
+
+    @property
+    def asked_lately(self) -> bool: ...
 
     def charge(self, tenant: Tenant, cpu_s: float, work: str | None = None) -> None: ...
 
@@ -65,8 +75,12 @@ class Background:
         Raises Deferred where the tenant has used up its CPU time.
         """
         cpu_s, engine = self.charge(), self.engine
-        if engine.computing:  # at most every other moment is this work's
+        if engine.computing or engine.asked_lately:  # at most every other moment is this work's
             await trio.sleep(cpu_s)
+        # A search has a dozen turns of the interpreter, and waits for each of them beside a thread that computes.
+        with trio.move_on_after(ANSWER_SHARE * cpu_s):
+            while engine.in_question:  # noqa: ASYNC110 - questions end within milliseconds
+                await trio.sleep(_ANSWER_LOOK_S)
         with trio.move_on_after(YIELD_S):
             while engine.others_wait(self.tenant):  # noqa: ASYNC110 - the scheduler is pure, and tells no one
                 await trio.sleep(_LOOK_S)

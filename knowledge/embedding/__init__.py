@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,17 +44,21 @@ class Embedders:
     """The embedder of the configuration, and those whose vectors a store may still hold from before a change of it.
 
     A search waits `query_s` for one of them. Of one store it has `at_once` queries, so that a tenant with many does not
-    take the time of the others' away; further ones wait.
+    take the time of the others' away; further ones wait. With a `problem`, the configured one cannot be used.
+    `other` returns an embedder of a model that is in neither list, where there is one.
     """
 
     current: Embedder
     others: Sequence[Embedder] = ()
     query_s: float = QUERY_S
     at_once: int = 2
+    problem: str | None = None
+    other: Callable[[Model], Embedder | None] = lambda model: None
 
     def of(self, model: Model) -> Embedder | None:
         """The embedder that makes vectors of this model."""
-        return next((each for each in (self.current, *self.others) if each.model == model), None)
+        known = next((each for each in (self.current, *self.others) if each.model == model), None)
+        return known or self.other(model)
 
 
 def checked(vectors: Sequence[bytes], count: int, model: Model) -> Sequence[bytes]:

@@ -29,9 +29,14 @@ _DECODER = msgspec.json.Decoder(_Answer)
 def embedder(model: str, dims: int, settings: Settings, poster: Poster) -> ServiceEmbedder:
     """An embedder at `settings.url`, the address of an API or of its route for embeddings."""
     fields: dict[str, object] = {"model": model, "encoding_format": "float"}
-    if model.startswith(_SHORTENED):
+    if shortens(model):
         fields["dimensions"] = dims
     return ServiceEmbedder("the service of embeddings", Model(f"openai:{model}", dims), settings, poster, fields, read)
+
+
+def shortens(model: str) -> bool:
+    """Whether the model makes vectors of any length up to its own."""
+    return model.startswith(_SHORTENED)
 
 
 def address(url: str | None) -> str:

@@ -257,12 +257,12 @@ def get(db: apsw.Connection, document_id: str, seen: Condition) -> CachedDocumen
 
 def sources(db: apsw.Connection, seen: Condition) -> tuple[tuple[Any, ...], ...]:
     """A row for every source that is stored: label, documents, chunks, last sync, last error, skipped items and how
-    many, next sync, chunks with vectors.
+    many, next sync, chunks with vectors and the model of these.
     """
     with db:
-        embedded = vectors.embedded(db, seen)
+        model, embedded = vectors.embedded(db, seen)
         found = rows(db, _SOURCES.format(seen=seen.sql), dict(seen.bindings))
-    return tuple((*row, embedded.get(row[0], 0)) for row in found)
+    return tuple((*row, embedded.get(row[0], 0), model if row[0] in embedded else None) for row in found)
 
 
 def listed(db: apsw.Connection, after: tuple[str, str], limit: int, seen: Condition) -> tuple[Listed, ...]:

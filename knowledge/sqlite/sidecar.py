@@ -4,10 +4,12 @@ The file is derived: it can be removed at any time, and one that is damaged, or 
 It may lack what was written since; the store has the rest, and knows which rows are gone (`meaning.py` asks it).
 """
 
+import errno
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ from storage.lanes import rows
 _FORMAT = 1
 _HEAD_BYTES = 4096
 _BLOCK = 1 << 16
+# Rows that are read from the store at once: some 3 MB.
+_ROWS_AT_ONCE = 2048
 # Fewer windows than this are read from the store in milliseconds: no file.
 MIN_ROWS = 2000
 # Rows that are held beside the file. With more, the file is written anew.
@@ -64,10 +68,14 @@ class Sidecar:
             if self._mark != held.mark:
                 self._mapped, self._tail, self._mark = self._load(db, held), None, held.mark
             base = self._tail or self._mapped
-            more = _read(db, held, 0 if base is None else base.last)
-            self._tail = more if self._tail is None else self._tail.followed_by(more)
-            if len(self._tail.numbers) > MAX_TAIL or (self._mapped is None and len(self._tail.numbers) >= MIN_ROWS):
+            after = 0 if base is None else base.last
+            behind = _count(db, held, after)
+            known = 0 if self._tail is None else len(self._tail.numbers)
+            if known + behind > MAX_TAIL or (self._mapped is None and known + behind >= MIN_ROWS):
                 self._rewrite(db, held)
+            else:
+                more = _read(db, held, after, behind)
+                self._tail = more if self._tail is None else self._tail.followed_by(more)
             return tuple(part for part in (self._mapped, self._tail) if part is not None)
 
     def renew(self) -> None:
@@ -85,15 +93,17 @@ class Sidecar:
 
     def _rewrite(self, db: apsw.Connection, held: Held) -> None:
         """All vectors are read anew, and written where that is possible."""
-        whole = _read(db, held, 0)
-        self._mapped, self._tail = whole, None
-        if self._store == Path():
-            return
-        with suppress(OSError):  # a folder that may not be written, a full disk: held in memory instead
-            write(path_of(self._store), held, whole)
-            if not self._store.exists():  # removed meanwhile, with what was beside it
-                os.unlink(path_of(self._store))
-        self._mapped = load(path_of(self._store), held) or whole
+        count = _count(db, held, 0)
+        whole: Matrix | None = None
+        if self._store != Path():
+            with suppress(OSError):  # a folder that may not be written, a full disk: held in memory instead
+                last = write(path_of(self._store), held, count, _blocks(db, held, 0))
+                found = load(path_of(self._store), held)
+                whole = found if found is not None and found.last == last else None  # not another process's
+                if not self._store.exists():  # removed meanwhile, with what was beside it
+                    os.unlink(path_of(self._store))
+        self._mapped = whole or _read(db, held, 0, count)
+        self._tail = None
 
 
 def path_of(store: Path) -> Path:
@@ -101,29 +111,62 @@ def path_of(store: Path) -> Path:
     return store.with_name(store.name + SUFFIX)
 
 
-def _read(db: apsw.Connection, held: Held, after: int) -> Matrix:
+def _count(db: apsw.Connection, held: Held, after: int) -> int:
+    return int(rows(db, "SELECT count(*) FROM windows WHERE n > ? AND model = ?", (after, held.n))[0][0])
+
+
+def _blocks(db: apsw.Connection, held: Held, after: int) -> Iterator[Matrix]:
+    """The windows behind a number, some at a time: all at once as rows would be several times the matrix."""
     sql = "SELECT w.n, w.chunk, v.vector FROM windows w JOIN vectors v ON v.n = w.vector WHERE w.n > ? AND w.model = ?"
-    found = rows(db, sql + " ORDER BY w.n", (after, held.n))
-    numbers = np.array([row[0] for row in found], np.int64)
-    chunks = np.array([row[1] for row in found], np.int64)
-    vectors = np.frombuffer(b"".join(row[2] for row in found), "<f4").reshape(len(found), held.model.dims)
-    return Matrix(int(numbers[-1]) if found else after, numbers, chunks, vectors)
+    while found := rows(db, f"{sql} ORDER BY w.n LIMIT {_ROWS_AT_ONCE}", (after, held.n)):
+        numbers = np.array([row[0] for row in found], np.int64)
+        chunks = np.array([row[1] for row in found], np.int64)
+        vectors = np.frombuffer(b"".join(row[2] for row in found), "<f4").reshape(len(found), held.model.dims)
+        after = int(numbers[-1])
+        yield Matrix(after, numbers, chunks, vectors)
+
+
+def _read(db: apsw.Connection, held: Held, after: int, count: int) -> Matrix:
+    """The windows behind a number, of which the snapshot has so many."""
+    numbers, chunks = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    vectors = np.zeros((count, held.model.dims), np.float32)
+    filled = 0
+    for block in _blocks(db, held, after):
+        place = slice(filled, filled := filled + len(block.numbers))
+        numbers[place], chunks[place], vectors[place] = block.numbers, block.chunks, block.vectors
+    return Matrix(int(numbers[filled - 1]) if filled else after, numbers[:filled], chunks[:filled], vectors[:filled])
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, held: Held, matrix: Matrix) -> None:
-    """Write the file beside, then rename it, so that it is there as a whole or not at all. Raises OSError."""
-    payload = b"".join((matrix.numbers.tobytes(), matrix.chunks.tobytes(), matrix.vectors.tobytes()))
-    summed = _sum(np.frombuffer(payload, np.uint8))
-    head = json.dumps(_stated(held) | {"rows": len(matrix.numbers), "sum": summed}).encode()
+def write(path: Path, held: Held, count: int, blocks: Iterable[Matrix]) -> int:
+    """Write the file beside, then rename it, so that it is there as a whole or not at all. Raises OSError.
+
+    `count` are the rows of all blocks. Returns the last number.
+    """
     descriptor, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(head.ljust(_HEAD_BYTES))
-            file.write(payload)
+        with os.fdopen(descriptor, "r+b") as file:
+            filled = last = 0
+            for block in blocks:
+                last, width = block.last, 4 * held.model.dims
+                for start, step, values in (
+                    (0, 8, block.numbers),
+                    (8 * count, 8, block.chunks),
+                    (16 * count, width, block.vectors),
+                ):
+                    file.seek(_HEAD_BYTES + start + step * filled)
+                    file.write(values.tobytes())
+                filled += len(block.numbers)
+            if filled != count:  # a store that lacks vectors, which a check reports
+                raise OSError(errno.EIO, "the store has other vectors than it counts")
+            file.flush()
+            summed = _sum(np.memmap(name, np.uint8, "r", offset=_HEAD_BYTES))
+            file.seek(0)
+            file.write(json.dumps(_stated(held) | {"rows": count, "sum": summed}).encode().ljust(_HEAD_BYTES))
         os.replace(name, path)
+        return last
     except BaseException:
         os.unlink(name)
         raise

@@ -316,6 +316,9 @@ class SqliteStore:
         if self._embedders is None:
             await trio.lowlevel.checkpoint()
             return None, _Why((_HYBRID_WARNING,))
+        if self._embedders.problem is not None and query.mode == "hybrid":
+            await trio.lowlevel.checkpoint()
+            return None, _Why((f"{self._embedders.problem}; {_INSTEAD['hybrid']}",))
         # Only what the reader may see is counted, and chooses the model: a number of the others is a fact about them.
         shown, held = await self._read(partial(vectors.held, seen=seen))
         answering = _answering(shown, held, self._embedders)
@@ -398,6 +401,7 @@ class SqliteStore:
         skipped_count: int | None = None,
         next_sync: str | None = None,
         embedded: int = 0,
+        model: str | None = None,
         *,
         tells_all: bool,
     ) -> SourceInfo:
@@ -417,6 +421,7 @@ class SqliteStore:
             last_error=last_error,
             next_sync=next_sync if configured else None,
             embedded=embedded,
+            embedding_model=model,
             skipped=items,
             skipped_more=(skipped_count or 0) - len(items),
             untrusted=self._access.distrusts(label),
@@ -467,7 +472,8 @@ class SqliteStore:
         # The file's size is a fact about documents that the reader may not see.
         size = await trio.to_thread.run_sync(reading.size_on_disk, self._file) if reader.unlimited else None
         documents, chunks = sum(s.document_count for s in sources), sum(s.chunk_count for s in sources)
-        return StoreStats(documents, chunks, sum(s.embedded for s in sources), size, sources)
+        model = next((s.embedding_model for s in sources if s.embedding_model), None)
+        return StoreStats(documents, chunks, sum(s.embedded for s in sources), model, size, sources)
 
     async def checked(self) -> integrity.Integrity:
         """What is wrong with the file and with the vectors beside it. Reads all of both."""

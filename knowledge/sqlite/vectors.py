@@ -207,13 +207,18 @@ def remove_all(db: apsw.Connection) -> None:
         db.execute(f"DELETE FROM {table}")
 
 
-def embedded(db: apsw.Connection, seen: Condition) -> dict[str, int]:
-    """By source label, how many chunks of documents that meet the condition have vectors that answer a search."""
-    model = next((each.n for each in held(db, seen)[1] if each.documents), None)
+def embedded(db: apsw.Connection, seen: Condition) -> tuple[str | None, dict[str, int]]:
+    """By source label, how many chunks of documents that meet the condition have vectors; and of which model.
+
+    It is the model of most documents.
+    """
+    first = next((each for each in held(db, seen)[1] if each.documents), None)
     sql = f"""
         SELECT s.label, sum(d.chunk_count) FROM embedded e JOIN documents d ON d.n = e.document
         JOIN sources s ON s.n = d.source
         WHERE e.model = :model AND ({seen.sql})
         GROUP BY s.n
     """
-    return dict(rows(db, sql, {"model": model, **seen.bindings}))
+    if first is None:
+        return None, {}
+    return first.model.name, dict(rows(db, sql, {"model": first.n, **seen.bindings}))

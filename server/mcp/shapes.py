@@ -176,14 +176,17 @@ def resource_of(document: Listed) -> t.Resource:
 
 def contents_of(document: Document, uri: str) -> t.TextResourceContents:
     """A document's text, under the requested address."""
-    told = {"source": document.source, "source_id": document.source_id, "source_url": document.source_url}
+    told: dict[str, object] = {
+        "id": document.id,
+        "source": document.source,
+        "source_id": document.source_id,
+        "source_url": document.source_url,
+        "title": document.title,
+        "updated_at": document.updated_at,
+        "untrusted": document.untrusted,
+    }
     return t.TextResourceContents(
-        uri=uri,
-        mime_type=document.content_type,
-        text=document.body,
-        _meta={
-            "engine/document": {"id": document.id, **told, "title": document.title, "updated_at": document.updated_at}
-        },
+        uri=uri, mime_type=document.content_type, text=document.body, _meta={"engine/document": told}
     )
 
 

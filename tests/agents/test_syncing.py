@@ -191,6 +191,59 @@ async def test_a_sync_pauses_while_runs_of_others_wait_and_is_charged_to_its_ten
         assert trio.current_time() - began_s < 0.2
 
 
+async def test_a_sync_rests_as_long_as_it_computed_beside_searches_and_waits_for_one_that_is_asked(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(project)
+    async with opened() as service, background(service.engine, DEFAULT_TENANT, "sync:filesystem:docs") as work:
+
+        async def rested(cpu_s: float) -> float:
+            began_s = trio.current_time()
+            work.meter.add(cpu_s)
+            await work.rest()
+            return trio.current_time() - began_s
+
+        assert await rested(0.3) < 0.2
+        await service.call_tool("search", {"query": "alpha"}, CALL)
+        assert await rested(0.3) >= 0.3
+        with service.engine.answering():
+            assert await rested(0.1) >= 0.4  # as after any, and for the end of this one, up to a bound
+        monkeypatch.setattr("engine.engine._LATELY_S", 0)
+        assert await rested(0.3) < 0.2
+
+
+async def test_places_for_syncs_go_to_the_tenant_that_has_the_fewest() -> None:
+    places, begun = syncing._Places(3, 2), list[str]()
+    gates = {name: trio.Event() for name in ("a1", "a2", "a3", "a4", "b1", "c1")}
+
+    async def sync(name: str, scope: trio.CancelScope | None = None) -> None:
+        with scope or trio.CancelScope():
+            async with syncing._Place(places, name[0]):
+                begun.append(name)
+                await gates[name].wait()
+
+    async with trio.open_nursery() as nursery:
+        cancelled = trio.CancelScope()
+        for name in ("a1", "a2", "a3"):
+            nursery.start_soon(sync, name, cancelled if name == "a3" else None)
+            await trio.testing.wait_all_tasks_blocked()
+        assert begun == ["a1", "a2"]  # one place stays free for other tenants
+        assert places.is_free("b")
+        assert not places.is_free("a")
+        for name in ("b1", "a4", "c1"):
+            nursery.start_soon(sync, name)
+            await trio.testing.wait_all_tasks_blocked()
+        assert begun == ["a1", "a2", "b1"]
+        cancelled.cancel()
+        gates["a1"].set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert begun == ["a1", "a2", "b1", "c1"]  # which came last, and had none
+        for gate in gates.values():
+            gate.set()
+    assert begun[-1] == "a4"
+    assert places.free == 3
+
+
 async def test_a_sync_waits_while_its_tenant_has_used_up_its_time(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +256,7 @@ async def test_a_sync_waits_while_its_tenant_has_used_up_its_time(
         await trio.sleep(0.4)
         assert not await finds(service, "alpha")()
         assert (await source(service)).last_error is None
-        assert service.syncs._places.value == syncing.AT_ONCE  # meanwhile, others sync
+        assert service.syncs._places.free == syncing.AT_ONCE  # meanwhile, others sync
         left.set()
         await until(finds(service, "alpha"))
 

@@ -73,6 +73,12 @@ def test_doctor_starts_the_model_proves_its_layers_and_says_where_the_folder_is_
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "model.onnx is no model in ONNX" in ended.err
     assert "model.onnx" not in engine("search", "star").err  # words need no model
+    engine("sync", "all")
+    ended = engine("search", "star", "--mode", "hybrid", "--json")
+    assert (ended.code, [hit["source_id"] for hit in ended.json["results"]]) == (0, ["sky.md"])
+    (warning,) = ended.json["warnings"]
+    assert "model.onnx is no model in ONNX" in warning
+    assert warning.endswith("; answered by keyword search")
 
 
 def test_doctor_says_which_model_the_extra_has(sentence_model: None, engine: Engine) -> None:

@@ -177,10 +177,25 @@ def test_what_was_skipped_is_in_the_report_and_with_the_source(engine, docs, tmp
     assert (skipped["source_id"], report["skipped_more"], report["embedded"]) == ("bad.md", 0, 3)
     (source,) = engine("sources", "--json").json["sources"]
     assert (source["skipped"], source["skipped_more"], source["last_error"]) == ([skipped], 0, None)
-    assert (source["embedded"], source["next_sync"]) == (3, None)
+    assert (source["embedded"], source["embedding_model"], source["next_sync"]) == (3, "static-minilm-256", None)
+    assert "Embedded:  3 / 3 (100%), by static-minilm-256\n" in engine("stats").out
     (tmp_path / "docs" / "bad.md").unlink()
     engine("sync", "all")
     assert engine("sources", "--json").json["sources"][0]["skipped"] == []
+
+
+def test_a_time_that_is_none_is_exit_2_and_its_option_is_named(engine, docs):
+    for option in ("--since", "--until"):
+        ended = engine("sync", "all", option, "yesterday")
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith(f"error: {option}: 'yesterday' is not a date")
+
+
+def test_a_sync_that_makes_vectors_for_long_says_so_off_a_terminal(engine, docs, monkeypatch):
+    monkeypatch.setattr("cli.commands.sync._SILENT_S", 0)
+    assert engine("sync", "all", "--full", "--no-progress").err == ""
+    (docs / "new.md").write_text("a new document")
+    assert engine("sync", "all").err == "embedding  1 / 1 documents\n"
 
 
 def test_a_glob_that_is_none_is_exit_2(engine, tmp_path):

@@ -105,6 +105,24 @@ async def test_a_model_of_a_folder_answers_in_order_behind_all_layers_and_ends_w
     assert children() == []
 
 
+async def test_a_query_that_is_given_up_is_charged_for_the_time_that_the_process_had_it(folder: Path) -> None:
+    async with opened(folder) as made:
+        await made.current.embed(["moon"])  # it runs now
+        (model,) = [each for each in children() if not each.children()]
+        model.suspend()
+        try:
+            with metered() as meter:
+                with trio.move_on_after(0.3) as gave_up:
+                    await made.current.embed(["star"])
+                with trio.move_on_after(0.05):  # which the process never got
+                    await made.current.embed(["refund"])
+        finally:
+            model.resume()
+        assert gave_up.cancelled_caught
+        assert 0.1 < meter.take() < 0.35
+        assert numbers((await made.current.embed(["moon"]))[0]) == [0, 0, 1, 0]
+
+
 async def test_a_query_goes_before_documents_and_one_that_is_given_up_stops_nothing(folder: Path) -> None:
     order: list[str] = []
     async with opened(folder) as made:

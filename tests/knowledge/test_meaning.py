@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from knowledge.embed import EmbedReport, embed_pending
 from knowledge.embedding import Embedder, Embedders, EmbeddingError, Model, fusion
 from knowledge.embedding.fusion import Settings
 from knowledge.embedding.static import StaticEmbedder
-from knowledge.sqlite import sidecar
+from knowledge.sqlite import schema, sidecar, vectors
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, EmbeddingsDisabled, NewDocument, SearchAnswer, SearchQuery, StoreError
 from knowledge.stores import open_stores, remove_store, store_path, stored_bytes
@@ -521,8 +522,36 @@ async def test_a_sidecar_counts_and_goes_with_its_tenants_store(path: Path, lett
         assert (await stores.store_of("acme").search(SearchQuery(query="abc", mode="semantic"), EVERYTHING)).hits
     beside = sidecar.path_of(file)
     assert stored_bytes(file) == before + beside.stat().st_size
+    file.with_name("acme.sqlite.0a1b.new").touch()  # of a process that was killed while it made a store
     remove_store(file)
     assert [each for each in file.parent.iterdir() if each.name.startswith("acme")] == []
+
+
+def test_a_sidecar_is_written_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar, "_ROWS_AT_ONCE", 200)
+    file, dims, count = tmp_path / "store.sqlite", 64, 10_000
+    schema.appear(file)
+    db = apsw.Connection(str(file))
+    number = vectors.model_row(db, Model("drawn", dims))
+    drawn = random.Random(3).randbytes(count * 4)  # the first number of each, whatever it is
+    rows = [drawn[4 * n : 4 * n + 4] + bytes(4 * dims - 4) for n in range(count)]
+    with db:
+        db.executemany(
+            "INSERT INTO vectors VALUES (?, ?, ?, ?)",
+            ((n + 1, number, n.to_bytes(4), row) for n, row in enumerate(rows)),
+        )
+        db.executemany("INSERT INTO windows VALUES (?, ?, ?, ?)", ((2 * n + 1, number, n, n + 1) for n in range(count)))
+    (held,) = vectors.held(db)[1]
+    tracemalloc.start()
+    try:
+        (part,) = sidecar.Sidecar(file).parts(db, held)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < count * 4 * dims / 2
+    assert (part.last, len(part.numbers), int(part.chunks[-1])) == (2 * count - 1, count, count - 1)
+    assert part.vectors.tobytes() == b"".join(rows)
+    db.close()
 
 
 async def test_a_folder_that_cannot_be_written_has_no_sidecar_and_the_same_answers(

@@ -182,6 +182,27 @@ async def test_models_that_shorten_their_vectors_are_asked_to_and_an_address_may
         assert "dimensions" not in server.requests[-1][2]
 
 
+async def test_vectors_of_the_dims_before_answer_until_all_documents_have_new_ones(path: Path) -> None:
+    model = {"model": "text-embedding-3-small"}
+    async with serving("openai") as server:
+        asked: list[int] = []
+
+        def shortened(texts: Sequence[str]) -> bytes:
+            asked.append(server.requests[-1][2]["dimensions"])
+            return server.answer([[1.0] * asked[-1] for _ in texts])
+
+        server.always = shortened
+        documents = [NewDocument(source_id="a.md", body="alpha", chunks=("alpha",), digest="d")]
+        async with opened(server, **model, dims=4) as made, open_store(path, create=True, embedders=made) as store:
+            await store.apply(Batch(source="filesystem:x", upserts=documents))
+            await embed_pending(store, made.current)
+        async with opened(server, **model, dims=6) as made, open_store(path, embedders=made) as store:
+            assert [hit.source_id for hit in (await ask(store, "semantic", "alpha")).hits] == ["a.md"]
+            await embed_pending(store, made.current)
+            assert [hit.source_id for hit in (await ask(store, "semantic", "beta")).hits] == ["a.md"]
+        assert asked == [4, 4, 6, 6]
+
+
 @pytest.mark.parametrize("kind", ["openai", "ollama"])
 async def test_texts_of_several_documents_are_one_request_and_a_refused_one_costs_no_other_its_vectors(
     kind: str, tmp_path: Path

@@ -41,6 +41,7 @@ async def test_a_listed_document_can_be_read(tmp_path: Path, mode: str) -> None:
     assert contents.text == "Restart it."
     assert contents.mime_type == "text/markdown"
     assert contents.meta["engine/document"]["source_id"] == "a/payments.md"
+    assert contents.meta["engine/document"]["untrusted"] is False
 
 
 @every_mode

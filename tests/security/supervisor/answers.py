@@ -11,6 +11,7 @@ _HEAD = (
     "local function many(n, unit) local t = {} for i = 1, n do t[i] = unit end return t end\n"
 )
 _USUAL: dict[str, Any] = {}
+_SEARCH = ("searching", *_CALL)
 _KEY, _KEPT = ("key", *_CALL), {"grants": {"kv": True}}
 
 
@@ -135,20 +136,20 @@ ATTACKS = (
     # Arguments of host calls.
     _lua(
         "a search for 15 MB of letters",
-        _CALL,
+        _SEARCH,
         "pcall(context.search, ('x '):rep(7500000)) return SAID",
         ANSWER,
     ),
-    _lua("a search for 900,000 quotes", _CALL, "pcall(context.search, ('\"'):rep(900000)) return SAID", MIB),
+    _lua("a search for 900,000 quotes", _SEARCH, "pcall(context.search, ('\"'):rep(900000)) return SAID", MIB),
     _lua(
         "a search for 150,000 words",
-        _CALL,
+        _SEARCH,
         "pcall(context.search, ('abc de '):rep(150000)) return SAID",
         MIB,
     ),
     _lua(
         "a search with many unknown fields",
-        _CALL,
+        _SEARCH,
         "local t = { query = 'x' } for i = 1, 100000 do t['k' .. i] = 1 end pcall(context.search, t) return SAID",
         MIB,
     ),
