@@ -123,14 +123,14 @@ def _named(tool: str, source: str | None, loaded: LoadedConfig) -> tuple[str, Lo
 
     The script has the grants and the configuration of the tool `source`, or none.
     """
-    if "/" not in tool and not tool.endswith((".lua", documents.SUFFIX)):
+    if "/" not in tool and not tool.endswith(".lua") and not documents.is_document(tool):
         if source is not None:
             raise Exit(UNUSABLE, "--source is for the path of a script; a configured tool has an entry of its own")
         return tool, loaded
     path = Path(tool).absolute()
     # A name for messages only. As it keeps the file's extension, it cannot be that of a builtin tool.
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", path.name)[-64:]
-    if tool.endswith(documents.SUFFIX):
+    if documents.is_document(tool):
         if source is not None:
             raise Exit(UNUSABLE, "--source is for the path of a script")
         document = ChatmdEntry(path=path, expose=("tool",))

@@ -11,14 +11,14 @@ import trio
 
 from agents.agent import Call
 from agents.chatmd.run import AskModel, Failed
-from agents.kinds.chatmd import SUFFIX
-from agents.loading.folder import documents_of
+from agents.loading.folder import SUFFIX, documents_of
 from agents.registry import OfferedTool
 from agents.service import Service
 from agents.tools.chatmd import ChatmdTool
 from cli.output import UNUSABLE, Exit, indented
 from cli.scripts.run import Answered
-from engine.config import Agents, ChatmdAgents, ChatmdEntry, Config, LoadedConfig
+from engine.config import Agents, ChatmdEntry, Config, LoadedConfig
+from engine.config.entries import ChatmdAgents
 from engine.errors import Problem
 from engine.tenant import Tenant
 
@@ -57,7 +57,9 @@ def path_of(tool: ChatmdTool) -> Path | None:
     return tool.entry.path if isinstance(tool.entry, ChatmdEntry) else None
 
 
-async def run(offered: OfferedTool, tool: ChatmdTool, params: Mapping[str, Any], call: Call, model: str | None) -> Answered:
+async def run(
+    offered: OfferedTool, tool: ChatmdTool, params: Mapping[str, Any], call: Call, model: str | None
+) -> Answered:
     """Run a document, with this model instead of its own. Raises Problem."""
     if model is not None:
         if not isinstance(tool.entry, ChatmdEntry):
