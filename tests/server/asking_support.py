@@ -84,7 +84,7 @@ class Asking(FakeService):
             raise RuntimeError("secret detail")
         if code is not None:
             raise Problem(Code(code), "it failed late", run_id="r7")
-        return params.get("value", "done")
+        return "x" * params["size"] if "size" in params else params.get("value", "done")
 
     async def _confirm(self, params: Mapping[str, Any], call: Call) -> Any:
         if call.ask is None:
