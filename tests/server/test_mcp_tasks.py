@@ -116,6 +116,7 @@ async def test_a_call_that_takes_long_becomes_a_task_and_its_answer_is_kept(serv
     last = await ended(server, id)
     assert (last["status"], last["result"]["structuredContent"]) == ("completed", {"a": [1, None]})
     assert json.loads(last["result"]["content"][0]["text"]) == {"a": [1, None]}
+    assert last["result"]["_meta"]["engine/run"]["input_tokens"] == 5
     assert last["createdAt"] == first["createdAt"] < last["lastUpdatedAt"]
     assert await ended(server, id) == last
 
