@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
-import httpcore2
 import trio
 
 from agents.chatmd.program import Declared, Unavailable
@@ -72,6 +71,8 @@ class Servers:
 
     async def tls(self) -> ssl.SSLContext:
         """The trusted certificates, read once: that takes some 20 ms."""
+        import httpcore2  # with the first connection: most engines make none
+
         async with self._making:
             if self._tls is None:
                 self._tls = await trio.to_thread.run_sync(httpcore2.default_ssl_context)

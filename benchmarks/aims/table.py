@@ -305,7 +305,7 @@ def parts(
         "keys": ((KV_GET, KV_SET), lambda: keys(2 * rounds)),
         "cost": ((COST,), lambda: cost(max(1, rounds // 2), 3 * seconds)),
         **store.parts(options.sizes, rounds),
-        **chatmd.parts(chatmd.Sizes(), rounds),
+        **chatmd.parts(chatmd.Sizes(), rounds, options.peers.absolute()),
     }
 
 

@@ -13,12 +13,12 @@ from agents.agent import Call
 from agents.service import Service
 from agents.tool import ToolInfo
 from cli.control import tenant_of
-from cli.options import AsJson, ConfigPath, TenantName, load, pairs
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs, shown
 from cli.output import DESCRIPTION_WIDTH, FAILED, UNUSABLE, Exit, indented, say_json, shortened, table
-from cli.scripts import publish, versions
+from cli.scripts import documents, publish, versions
 from cli.scripts.mocks import MockFile
 from cli.scripts.run import Answered, Kind, call_once, only, script_path, service_for, unknown
-from engine.config import LoadedConfig, ScriptEntry
+from engine.config import ChatmdEntry, LoadedConfig, ScriptEntry
 from engine.tenant import Tenant
 
 app = App(name="tool", help="List, test, develop and create tools.")
@@ -30,7 +30,15 @@ Source = Annotated[
     str | None,
     Parameter(help="With a path: the configured tool whose grants and configuration the script gets.", negative=()),
 ]
-NameOrPath = Annotated[str, Parameter(help="A tool's name, or a script's path: it has a / or ends in .lua.")]
+NameOrPath = Annotated[
+    str, Parameter(help="A tool's name, or the path of a script or document: it has a / or ends in .lua or .chatmd.")
+]
+ModelName = Annotated[
+    str | None, Parameter(name="--model", help="For a document: run it with this model of [models].", negative=())
+]
+DryRun = Annotated[
+    bool, Parameter(help="For a document: show the first request that its model would get, and send none.", negative=())
+]
 
 
 class _Tools(Kind):
@@ -38,10 +46,17 @@ class _Tools(Kind):
     section = "tools"
     done = "Called"
 
+    def __init__(self, model: str | None = None, dry: bool = False) -> None:
+        self.model, self.dry = model, dry
+
     def names(self, service: Service, who: Tenant) -> list[str]:
         return [info.name for info in service.list_tools(who)]
 
     def source(self, service: Service, name: str, who: Tenant) -> str:
+        found = documents.document_tool(service, name, who)
+        if found is not None:
+            file = documents.path_of(found[1])
+            return "chatmd" if file is None else f"chatmd ({shown(file, service.loaded.root)})"
         info = _info(service, name, who)
         source = _type(service, who, info) if info else ""
         path = script_path(service.loaded, self.section, name)
@@ -49,9 +64,15 @@ class _Tools(Kind):
 
     async def ask(self, service: Service, name: str, given: Mapping[str, str], call: Call) -> Answered:
         info = _info(service, name, call.tenant)
-        called = await service.call_tool(name, parse_params(given, info.parameters if info else {}), call)
-        shown = json.dumps(called.value, ensure_ascii=False, indent=2)
-        return Answered({"result": called.value}, ["", "Result:", indented(shown)], called.run)
+        params = parse_params(given, info.parameters if info else {})
+        found = documents.document_tool(service, name, call.tenant)
+        if found is not None:
+            return await (documents.dry_run if self.dry else documents.run)(*found, params, call, self.model)
+        if self.dry or self.model is not None:
+            raise Exit(UNUSABLE, f"--model and --dry-run are for documents; {name!r} is none")
+        called = await service.call_tool(name, params, call)
+        text = json.dumps(called.value, ensure_ascii=False, indent=2)
+        return Answered({"result": called.value}, ["", "Result:", indented(text)], called.run)
 
 
 TOOLS = _Tools()
@@ -64,6 +85,8 @@ def _info(service: Service, name: str, who: Tenant) -> ToolInfo | None:
 def _type(service: Service, who: Tenant, info: ToolInfo) -> str:
     if info.builtin:
         return "built-in"
+    if documents.document_tool(service, info.name, who) is not None:
+        return "chatmd"
     if info.name not in service.registry.configured(who.id)[1]:
         return "lua"  # a published tool, which is always Lua
     # The first of two with one name. A tool that is not in the configuration is from an installed package: Python.
@@ -100,13 +123,18 @@ def _named(tool: str, source: str | None, loaded: LoadedConfig) -> tuple[str, Lo
 
     The script has the grants and the configuration of the tool `source`, or none.
     """
-    if "/" not in tool and not tool.endswith(".lua"):
+    if "/" not in tool and not tool.endswith(".lua") and not documents.is_document(tool):
         if source is not None:
             raise Exit(UNUSABLE, "--source is for the path of a script; a configured tool has an entry of its own")
         return tool, loaded
     path = Path(tool).absolute()
     # A name for messages only. As it keeps the file's extension, it cannot be that of a builtin tool.
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", path.name)[-64:]
+    if documents.is_document(tool):
+        if source is not None:
+            raise Exit(UNUSABLE, "--source is for the path of a script")
+        document = ChatmdEntry(path=path, expose=("tool",))
+        return name, replace(loaded, config=documents.only_document(loaded.config, name, document))
     entry = ScriptEntry(path=path)
     if source is not None:
         configured = loaded.config.tools.script
@@ -144,6 +172,8 @@ async def call(
     *,
     param: Params = None,
     source: Source = None,
+    model: ModelName = None,
+    dry_run: DryRun = False,
     mock: MockFile = None,
     config: ConfigPath = None,
     as_json: AsJson = False,
@@ -152,7 +182,8 @@ async def call(
     """Call a tool and show its answer and its cost."""
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, source, load(config))
-    return await call_once(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json, mock=mock)
+    tools = _Tools(model, dry_run)
+    return await call_once(tools, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json, mock=mock)
 
 
 @app.command(name="dev")
@@ -162,6 +193,7 @@ async def develop(
     *,
     param: Params = None,
     source: Source = None,
+    model: ModelName = None,
     mock: MockFile = None,
     config: ConfigPath = None,
     tenant: TenantName = "default",
@@ -171,7 +203,7 @@ async def develop(
 
     given = pairs(param or [], "--param")
     name, loaded = _named(tool, source, load(config))
-    return await dev(TOOLS, name, given, loaded, await tenant_of(tenant, loaded), mock=mock)
+    return await dev(_Tools(model), name, given, loaded, await tenant_of(tenant, loaded), mock=mock)
 
 
 @app.command

@@ -1,6 +1,7 @@
-"""`engine agent dev` and `engine tool dev`: a script runs again on every save, under the limits of production.
+"""`engine agent dev` and `engine tool dev`: a script or document runs again on every save, under the limits of
+production.
 
-The engine stays warm: only the script is loaded again. `Session` decides what to print, and is pure; the rest watches,
+The engine stays warm: only that is loaded again. `Session` decides what to print, and is pure; the rest watches,
 runs and prints.
 """
 
@@ -29,9 +30,10 @@ from agents.registry import Registry
 from agents.service import Service
 from cli.options import shown
 from cli.output import OK, UNUSABLE, Exit, mebibytes, plain, plural, shortened
+from cli.scripts import documents
 from cli.scripts.mocks import mocked
-from cli.scripts.run import Answered, Kind, failure_lines, location, only, opened, run_of, unknown
-from engine.config import LoadedConfig, ScriptEntry
+from cli.scripts.run import Answered, Kind, failure_lines, location, model_used, only, opened, run_of, unknown
+from engine.config import ChatmdEntry, LoadedConfig, ScriptEntry
 from engine.errors import Problem
 from engine.run import CallRecord, Hearers, LogLine, RunResult
 from engine.tenant import Tenant
@@ -95,7 +97,10 @@ class Session:
         return [
             *_dropped(answer.run),
             *(("plain", line) for line in answer.lines),
-            ("good", cost("ok", answer.run, wall_s) + same),
+            (
+                "good",
+                (cost("ok", answer.run, wall_s) if answer.model is None else model_used(answer.model.as_json())) + same,
+            ),
         ]
 
     def failed(self, problem: Problem, wall_s: float) -> list[Line]:
@@ -108,7 +113,7 @@ class Session:
             ("bad", first),
             *(("plain", line) for line in more),
             # A wrong shape is found after the run, so its problem does not carry the run.
-            ("bad", cost(outcome, run, wall_s) if problem.run_id is None or run else f"{outcome} · {_ms(wall_s)}"),
+            ("bad", _spent(problem, outcome, run, wall_s)),
             *self._reminder(),
         ]
 
@@ -145,6 +150,13 @@ class Session:
         if more := len(lines[_REMINDER_LINES:]):
             shown_again.append(f"  … {plural(more, 'more line')}")
         return [("dim", line) for line in (f"The last good run was run {number} at {at}:", *shown_again)]
+
+
+def _spent(problem: Problem, outcome: str, run: RunResult | None, wall_s: float) -> str:
+    """What a run that failed cost, in one line."""
+    if problem.run is not None:
+        return model_used(problem.run)
+    return cost(outcome, run, wall_s) if problem.run_id is None or run else f"{outcome} · {_ms(wall_s)}"
 
 
 def cost(outcome: str, run: RunResult | None, wall_s: float) -> str:
@@ -301,7 +313,7 @@ class _Subject:
 
     kind: Kind
     name: str
-    entry: ScriptEntry
+    entry: ScriptEntry | ChatmdEntry
     given: Mapping[str, str]
     who: Tenant
     service: Service
@@ -324,7 +336,11 @@ class _Subject:
 
     async def _outcome(self) -> list[Line]:
         session, show, service = self.session, self.show, self.service
-        config = only(service.loaded.config, self.kind, self.name, self.entry)
+        whole = service.loaded.config
+        if isinstance(self.entry, ChatmdEntry):
+            config = documents.only_document(whole, self.name, self.entry)
+        else:
+            config = only(whole, self.kind, self.name, self.entry)
         registry = Registry()
         loaded = await load(config, service.engine, service.means, registry)
         mock = self.mock
@@ -357,7 +373,7 @@ async def dev(
     kind: Kind, name: str, given: Mapping[str, str], loaded: LoadedConfig, who: Tenant, mock: Path | None = None
 ) -> int:
     """Run a script on every save until Ctrl-C or SIGTERM. `mock` is a file of mocks. Returns the exit code."""
-    entry = _entry(kind, name, loaded)
+    entry = await _entry(kind, name, loaded)
     session, show = Session(), printer()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
@@ -377,15 +393,17 @@ async def dev(
     return OK
 
 
-def _entry(kind: Kind, name: str, loaded: LoadedConfig) -> ScriptEntry:
-    """The Lua script of this name in the configuration. Raises Exit if there is none."""
+async def _entry(kind: Kind, name: str, loaded: LoadedConfig) -> ScriptEntry | ChatmdEntry:
+    """The Lua script or document of this name in the configuration. Raises Exit if there is none."""
     entries = getattr(loaded.config, kind.section).in_order()
     found = next(((what, entry) for what, each, entry in entries if each == name), None)
+    if found is None and (document := await documents.entry_of(loaded, name)) is not None:
+        return document
     if found is None:
         raise unknown(kind.word, name, [each for what, each, _ in entries if what == "script"])
     what, entry = found
-    if what != "script" or not isinstance(entry, ScriptEntry):
-        raise Exit(UNUSABLE, f"{kind.word} {name!r} is not a Lua script ({what}): there is no file to watch")
+    if not isinstance(entry, ScriptEntry | ChatmdEntry):
+        raise Exit(UNUSABLE, f"{kind.word} {name!r} is no Lua script or document ({what}): there is no file to watch")
     return entry
 
 

@@ -13,6 +13,7 @@ from agents.agent import Call
 from agents.code.failure import RunFailed
 from agents.loading.loader import LoadFailure
 from agents.service import Service, open_service
+from agents.tool import ModelRun
 from cli.options import load, shown
 from cli.output import (
     OK,
@@ -41,11 +42,16 @@ from sandbox.wire.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer of an agent or tool: as `--json` prints it, as lines of text, and the run that made it, if any."""
+    """An answer of an agent or tool: as `--json` prints it, as lines of text, and the run that made it, if any.
+
+    `model` are the figures of a document's run; with `dry`, a request was made and not sent.
+    """
 
     body: Mapping[str, Any]
     lines: list[str]
     run: RunResult | None
+    model: ModelRun | None = None
+    dry: bool = False
 
 
 class Kind(ABC):
@@ -100,14 +106,14 @@ async def call_once(
         source = kind.source(service, name, who)
     show_logs(answered.run, heard)
     if as_json:
-        say_json({**answered.body, **run_fields(answered.run, wall_s)})
+        say_json({**answered.body, **run_fields(answered.run, wall_s), **_model_fields(answered)})
         return OK
     for line in (
         f"{kind.word.capitalize()}: {name}",
         f"Source: {source}",
         *answered.lines,
         "",
-        *run_lines(kind.done, answered.run, wall_s),
+        *ending(kind.done, answered, wall_s),
     ):
         say(line)
     return OK
@@ -219,6 +225,35 @@ def show_logs(run: RunResult | None, heard: Sequence[LogLine] = ()) -> None:
         note("[warn] further log lines were dropped (limit log_bytes)")
 
 
+def _model_fields(answered: Answered) -> dict[str, Any]:
+    """The fields of `--json` about a document's run."""
+    if answered.model is None:
+        return {}
+    figures = answered.model.as_json()
+    return {"run": figures, "outcome": figures["outcome"], "run_id": figures["run_id"]}
+
+
+def ending(verb: str, answered: Answered, wall_s: float) -> list[str]:
+    """The last lines of `agent test` and `tool test`: how long it took, and what it used."""
+    if answered.dry:
+        return ["Nothing was sent."]
+    if answered.model is not None:
+        return [f"{verb} in {wall_s * 1000:.0f}ms", f"Outcome: {model_used(answered.model.as_json())}"]
+    return run_lines(verb, answered.run, wall_s)
+
+
+def model_used(run: Mapping[str, Any]) -> str:
+    """How a document's run ended and what it used, in one line."""
+    tokens = f"{run['input_tokens']:,} input tokens ({run['cached_tokens']:,} cached)"
+    counted = ", counted by bytes" if run["estimated"] else ""
+    money = "" if run["cost_usd"] is None else f" · {run['cost_usd']:.6f} USD"
+    turns, calls = plural(run["turns"], "turn"), plural(run["tool_calls"], "tool call")
+    return (
+        f"{run['outcome']} · model {run['model']} · {turns}, {calls} · {tokens}, "
+        f"{run['output_tokens']:,} output tokens{counted}{money}"
+    )
+
+
 def run_lines(verb: str, run: RunResult | None, wall_s: float) -> list[str]:
     """The last two lines of `agent test` and `tool test`."""
     if run is None:
@@ -260,6 +295,8 @@ def show_failure(problem: Problem, heard: Sequence[LogLine] = (), *, as_json: bo
         note(line)
     if run is not None:
         note(_cost(run))
+    if problem.run is not None:
+        note(f"Outcome: {model_used(problem.run)}")
     return exit_code_of(problem)
 
 

@@ -179,6 +179,10 @@ class CalledModel:
     def request_bytes(self, request: Request) -> int:
         return len(self.served.wire.body(request))
 
+    def body(self, request: Request) -> bytes:
+        """The body of a request as it would be sent."""
+        return self.served.wire.body(request)
+
     @asynccontextmanager
     async def ask(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
         """As the protocol says. Ends within `timeout_s`, its retries included."""

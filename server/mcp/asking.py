@@ -34,6 +34,10 @@ from server.mcp.task_states import EXTENSION
 SHOWN = 16_384
 # The bound on an answer of the client's model where the request has none: the field is required.
 OUTPUT_TOKENS = 4096
+# Bounds on a conversation for the client's model, which is sent whole with each question: the SDK copies it four times,
+# 20 ms of work for the most that fits.
+SAMPLE_BYTES = 256 * 1024
+SAMPLE_MESSAGES = 200
 
 Given = TypeVar("Given", covariant=True)
 
@@ -125,8 +129,16 @@ class Sample:
 
     @classmethod
     def of(cls, asked: Request) -> "Sample":
-        params = _params(asked)
-        return cls(asked, params, len(params.model_dump_json(by_alias=True, exclude_none=True)))
+        """Raises CannotAsk for a conversation beyond the bounds."""
+        if len(asked.messages) > SAMPLE_MESSAGES:
+            raise CannotAsk(f"the conversation has more than {SAMPLE_MESSAGES} messages, the most for a client's model")
+        size = 0
+        if sum(map(_characters, asked.messages)) <= SAMPLE_BYTES:
+            params = _params(asked)
+            size = len(params.model_dump_json(by_alias=True, exclude_none=True))
+            if size <= SAMPLE_BYTES:
+                return cls(asked, params, size)
+        raise CannotAsk(f"the conversation is larger than {SAMPLE_BYTES} bytes, the most for a client's model")
 
     def request(self) -> t.InputRequest:
         return t.CreateMessageRequest(params=self.params)
@@ -165,6 +177,16 @@ def _tokens(size: int) -> int:
 
 
 # ---- requests to the client's model ------------------------------------------------------------------------------
+
+
+def _characters(message: Message) -> int:
+    match message:
+        case System() | ToolResult():
+            return len(message.text)
+        case User():
+            return sum(len(part.text) if isinstance(part, Text) else len(part.data) + 1 for part in message.parts)
+        case Assistant():
+            return len(message.text) + sum(len(call.raw) for call in message.calls)
 
 
 def _params(asked: Request) -> t.CreateMessageRequestParams:

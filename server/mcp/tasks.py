@@ -26,7 +26,6 @@ from engine.errors import Code, Problem, leaf
 from engine.host.memory import memory_for_process
 from engine.models.shapes import Answer, Request
 from engine.run import SILENT, CallRecord, Hearers, LogLine
-from engine.tenant import Tenant
 from server.http.body_budget import Bodies
 from server.http.large_values import Rendered, rendered
 from server.logs import report
@@ -44,8 +43,6 @@ ANSWER_S = 300.0
 WAITING = 64
 # Questions that a call asks side by side go to the client together, if they are asked within this time.
 GATHER_S = 0.01
-# Bound on a conversation for the client's model, which is sent whole with each question.
-SAMPLE_BYTES = 1024 * 1024
 # What holds a task, besides its answer.
 _RECORD_BYTES = 1024
 
@@ -79,11 +76,13 @@ class _Run:
     request is attached.
     """
 
-    def __init__(self, owner: Owner, tenant: Tenant, able: Able, failed: Failed) -> None:
-        self.owner = owner
-        self.tenant = tenant
+    def __init__(self, caller: Caller, able: Able) -> None:
+        self.owner = owner_of(caller)
+        self.tenant = caller.tenant
         self.able = able
-        self.failed = failed
+        # What its arguments take, which is counted once it is without a request: until then the guard counts them.
+        self.body_bytes = 0 if caller.exchange is None else caller.exchange.body_bytes
+        self.held_bytes = 0
         self.scope = trio.CancelScope()
         self.called: Called | None = None
         self.error: Exception | None = None
@@ -181,8 +180,6 @@ class _Asker:
         if request.tools and not self._run.able.sampling_tools:
             raise CannotAsk("the model of the client that called takes no tools (sampling.tools)", missing="sampling")
         form = Sample.of(request)
-        if form.size > SAMPLE_BYTES:
-            raise CannotAsk(f"the conversation is larger than {SAMPLE_BYTES} bytes, too large for the client's model")
         return form.read(await self._runs.ask(self._run, form))
 
 
@@ -239,9 +236,9 @@ class Runs:
     async def start(self, caller: Caller, able: Able, step: Step, failed: Failed, attach: Attach) -> "_Outcome":
         """Make a call. `failed` makes the result of an error, and may raise MCPError; `attach` is the request's."""
         assert self._nursery is not None
-        run = _Run(owner_of(caller), caller.tenant, able, failed)
+        run = _Run(caller, able)
         self._runs.add(run)
-        self._nursery.start_soon(self._serve, run, step)
+        self._nursery.start_soon(self._serve, run, step, failed)
         return await self._attached(run, attach)
 
     async def resume(
@@ -304,7 +301,7 @@ class Runs:
 
     def _asked(self, run: _Run) -> "t.InputRequiredResult | dict[str, Any] | None":
         """What brings the pending questions to the client; None if nothing does, and they are refused."""
-        if run.rounds < ROUNDS:
+        if run.rounds < ROUNDS and self._holds(run):
             run.rounds += 1
             run.state = secrets.token_hex(16)
             self._parked[run.state] = run
@@ -312,13 +309,31 @@ class Runs:
             return t.InputRequiredResult(input_requests=run.requests(), request_state=run.state)
         if run.able.tasks and (created := self._created(run)) is not None:
             return created
-        run.refuse(f"the call has asked its client {ROUNDS} times, and clients answer no more")
+        if run.rounds >= ROUNDS:
+            run.refuse(f"the call has asked its client {ROUNDS} times, and clients answer no more")
+        run.refuse("too many calls wait for an answer")
         return None
+
+    def _holds(self, run: _Run) -> bool:
+        """Whether there is room for a call without a request; counts it."""
+        if not run.held_bytes:
+            size = _RECORD_BYTES + run.body_bytes
+            if self._room.add_answer(run.owner.tenant, size) is not None:
+                return False
+            run.held_bytes = size
+        return True
+
+    def _release(self, run: _Run) -> None:
+        self._room.remove(run.owner.tenant, run.held_bytes)
+        run.held_bytes = 0
 
     def _created(self, run: _Run) -> dict[str, Any] | None:
         """The result that makes a task of a call; None if its tenant has as many as it may, or none would be kept."""
-        task = None if self._draining else self._table.add(secrets.token_hex(16), run.owner, time.time())
+        if self._draining or not self._holds(run):
+            return None
+        task = self._table.add(secrets.token_hex(16), run.owner, time.time())
         if task is None:
+            self._release(run)
             return None
         run.task, run.expires = task, trio.current_time() + KEPT_S
         self._of_task[task.id] = run
@@ -328,8 +343,8 @@ class Runs:
 
     # ---- the call ------------------------------------------------------------------------------------------------
 
-    async def _serve(self, run: _Run, step: Step) -> None:
-        """One call, from its start until nothing will ask for its answer."""
+    async def _serve(self, run: _Run, step: Step, failed: Failed) -> None:
+        """One call, from its start until nothing will ask for its answer. Its arguments are freed when it has ended."""
         try:
             with run.scope:
                 try:
@@ -338,12 +353,15 @@ class Runs:
                 except Exception as error:
                     cause = leaf(error)
                     run.error = cause if isinstance(cause, Exception) else error
+            del step
+            self._release(run)
             run.refuse("the call has ended")
             if run.called is None and run.error is None:  # cancelled
                 if run.task is None:
                     return
             elif run.task is not None:
-                await self._keep(run, run.task)
+                await self._keep(run, run.task, failed)
+            del failed
             run.finished.set()
             run.wake()
             while not run.taken and trio.current_time() < run.expires:
@@ -354,12 +372,12 @@ class Runs:
             run.wake()
             self._forget(run)
 
-    async def _keep(self, run: _Run, task: Task) -> None:
+    async def _keep(self, run: _Run, task: Task, failed: Failed) -> None:
         """Keep the answer of a task that has ended, if there is room."""
         status: Status = "completed"
         try:
             if run.error is not None:
-                run.kept = run.failed(run.error)
+                run.kept = failed(run.error)
             else:
                 assert run.called is not None
                 run.kept = (await rendered(run.called.value)).compact()
@@ -374,13 +392,14 @@ class Runs:
             run.kept_bytes = size
         else:
             run.kept = failure_of(Problem(Code.UNAVAILABLE, f"the answer was not kept: {refused.message}"))
-        run.called = None
+        run.called = run.error = None
         message = run.kept.error.message if isinstance(run.kept, MCPError) else None
         if task.move(status, time.time(), message):
             self._tell(task.id)
 
     def _forget(self, run: _Run) -> None:
         self._runs.discard(run)
+        self._release(run)
         if run.state is not None:
             self._parked.pop(run.state, None)
         if run.task is not None:

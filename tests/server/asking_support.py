@@ -14,7 +14,7 @@ from server_support import ANY_OBJECT, FakeService, Running
 
 from agents.agent import Call
 from agents.asking import CannotAsk
-from agents.tool import Called, ToolInfo
+from agents.tool import Called, ModelRun, ToolInfo
 from engine.errors import Code, Problem
 from engine.models.shapes import (
     Answer,
@@ -29,6 +29,7 @@ from engine.models.shapes import (
     ToolResult,
     User,
 )
+from sandbox.wire.outcome import Outcome
 
 TASKS = "io.modelcontextprotocol/tasks"
 EVERYTHING: dict[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {}, "sampling": {"tools": {}}}
@@ -44,6 +45,12 @@ ASKED = Request(
     max_output_tokens=50,
     output_bytes=1000,
 )
+
+
+RUN = ModelRun(
+    run_id="r", outcome=Outcome.OK, model="m", turns=1, tool_calls=0, input_tokens=5, cached_tokens=0,
+    output_tokens=2, cost_usd=None, estimated=True, closed_by=None,
+)  # fmt: skip
 
 
 @dataclass
@@ -63,7 +70,7 @@ class Asking(FakeService):
             return await super().call_tool(name, params, call, agent)
         self.under_way += 1
         try:
-            return Called(await self._answer(name, params, call))
+            return Called(await self._answer(name, params, call), model_run=RUN)
         finally:
             self.under_way -= 1
 
@@ -84,7 +91,7 @@ class Asking(FakeService):
             raise RuntimeError("secret detail")
         if code is not None:
             raise Problem(Code(code), "it failed late", run_id="r7")
-        return params.get("value", "done")
+        return "x" * params["size"] if "size" in params else params.get("value", "done")
 
     async def _confirm(self, params: Mapping[str, Any], call: Call) -> Any:
         if call.ask is None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,9 @@ import httpx2
 import pytest
 import trio
 import warm_start
+from asking_support import able, call
 from effort import part, whole
+from mcp_support import message
 from server_support import Failed, FakeService, Layer, assert_envelope, request
 
 from server.about import listening, loaded_lines
@@ -142,6 +145,29 @@ def test_what_does_not_end_is_cancelled_and_told_when_the_graceful_time_is_over(
         assert_envelope(call_and_terminate(process, url), 503, "unavailable")
         code, _, _ = ended(process)
     assert code == 0
+
+
+def test_a_signal_with_a_task_under_way_ends_within_the_graceful_time() -> None:
+    setup = """
+    from server.mcp import tasks
+    tasks.LATE_S = 0.05
+    async def forever(self):
+        try:
+            await trio.sleep_forever()
+        finally:
+            print("cancelled", file=sys.stderr, flush=True)
+    FakeService._slowly = forever
+    """
+    with started(setup, server="graceful_timeout_s=0.3") as process:
+        ask = able("tools/call", call("slow"))
+        created = message(httpx2.post(url_of(process) + "/mcp", **ask))["result"]
+        assert (created["resultType"], created["status"]) == ("task", "working")
+        began = time.monotonic()
+        process.terminate()
+        code, _, err = ended(process)
+    assert code == 0
+    assert "cancelled\nclosed" in err
+    assert time.monotonic() - began < 5
 
 
 def test_a_signal_while_the_service_is_opened_ends_at_once_with_0() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from asking_support import call, send
 from mcp import Client
 from mcp_support import events, every_mode, message, modern
 from mcp_types import PromptReference
@@ -116,6 +117,25 @@ async def test_a_client_that_leaves_a_call_frees_its_worker(real: Running, token
                     pass
     with trio.fail_after(9):  # sooner than the queue gives up
         await assert_works(real)
+
+
+async def test_a_run_that_became_a_task_counts_as_a_run_and_its_cancel_frees_the_worker(
+    real: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.mcp.tasks.LATE_S", 0.1)
+    created = (await send(real, "tools/call", call("forever")))["result"]
+    assert created["resultType"] == "task"
+    async with real.client() as client:
+        assert (await client.get("/health")).json()["workers"]["leased"] == 1
+    await send(real, "tasks/cancel", {"taskId": created["taskId"]})
+    with trio.fail_after(9):  # sooner than the queue gives up
+        await assert_works(real)
+    monkeypatch.setattr("server.mcp.tasks.LATE_S", 0.0)
+    created = (await send(real, "tools/call", call("looking")))["result"]
+    with trio.fail_after(9):
+        while (told := (await send(real, "tasks/get", {"taskId": created["taskId"]}))["result"])["status"] == "working":
+            pass
+    assert told["result"]["structuredContent"] == {"looked": 5}
 
 
 async def test_an_agents_address_is_its_prompt_its_tools_and_itself_as_a_tool(real: Running) -> None:

@@ -116,6 +116,7 @@ async def test_a_call_that_takes_long_becomes_a_task_and_its_answer_is_kept(serv
     last = await ended(server, id)
     assert (last["status"], last["result"]["structuredContent"]) == ("completed", {"a": [1, None]})
     assert json.loads(last["result"]["content"][0]["text"]) == {"a": [1, None]}
+    assert last["result"]["_meta"]["engine/run"]["input_tokens"] == 5
     assert last["createdAt"] == first["createdAt"] < last["lastUpdatedAt"]
     assert await ended(server, id) == last
 
@@ -161,10 +162,13 @@ async def test_a_large_answer_is_kept_whole_and_every_poll_gets_it(server: Runni
 
 async def test_an_answer_without_room_is_not_kept_and_the_task_says_so(server: Running) -> None:
     room = server.mcp.runs._room = Bodies(10_000, 0)
-    room.add("default", 9_000)
-    result = (await ended(server, await becomes_task(server, s=0.2, value="x" * 5_000)))["result"]
+    room.add("default", 7_000)
+    result = (await ended(server, await becomes_task(server, s=0.2, size=2_000)))["result"]
     assert result["isError"] is True
     assert "was not kept" in result["content"][0]["text"]
+    stays = await send(server, "tools/call", call("wait", s=0.2, value="x" * 3_000))
+    assert stays["result"]["resultType"] == "complete"  # not even its arguments have room
+    await until(lambda: room._held == 7_000)
     await assert_works(server)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 import trio
+from asking_support import able
 from server_support import Running, assert_envelope, serving
 
 from agents.service import Service, open_service
@@ -125,6 +126,16 @@ async def test_requests_beyond_the_burst_are_refused_on_every_path_and_of_that_t
         large = b"x" * 3_000_000  # its body is not waited for
         refused = await client.post("/agents/echo/prompt", content=large, headers={"content-type": "application/json"})
         assert refused.headers["retry-after"] == "100"
+    await assert_works(server, other)
+
+
+async def test_a_task_that_is_polled_in_a_loop_counts_as_requests(server: Quoted) -> None:
+    slow = await server.tenant("slow", requests_per_second=0.01, burst=5)
+    other = await server.tenant("other")
+    ask = able("tasks/get", {"taskId": "0" * 32})
+    async with server.client(slow) as client:
+        codes = [(await client.post("/mcp", **ask)).status_code for _ in range(20)]
+    assert codes == [400] * 5 + [429] * 15
     await assert_works(server, other)
 
 

@@ -21,6 +21,7 @@ import pytest
 import trio
 import trio.testing
 import warm_start
+from asking_support import EVERYTHING
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
@@ -288,6 +289,20 @@ async def test_a_client_of_2026_listens_and_gets_a_final_result_when_the_server_
         final = await client.hear()
         assert (final["id"], "result" in final) == ("l", True)
         await client.ended.wait()
+
+
+async def test_a_client_of_2026_gets_a_long_call_as_a_task_and_asks_for_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    meta = {"io.modelcontextprotocol/clientCapabilities": EVERYTHING}
+    async with talking() as client:
+        created = (await client.ask(call("slow", 1, meta)))["result"]
+        assert (created["resultType"], created["status"]) == ("task", "working")
+        client.service.release.set()
+        await trio.testing.wait_all_tasks_blocked()
+        told = (await client.ask(request("tasks/get", 2, meta, taskId=created["taskId"])))["result"]
+        assert (told["status"], told["result"]["structuredContent"]) == ("completed", "done")
+        await client.assert_works()
 
 
 async def test_a_handshake_client_is_told_of_changes_without_asking_and_others_are_not(

@@ -1,27 +1,95 @@
 """The rows of the table of aims that are of documents: their aims, and what measures them."""
 
 import statistics
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from benchmarks.aims.chatmd import reading
-from benchmarks.aims.harness import ratio
+import trio
+
+from benchmarks.aims.chatmd import reading, running
+from benchmarks.aims.contest import imports
+from benchmarks.aims.harness import Figures, of_all, ratio
 from benchmarks.aims.rows import Aim, Found
+from benchmarks.report.figures import percentile
 
 Part = tuple[Sequence[Aim], Callable[[], Sequence[Found]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: megabytes of a document."""
+    """How much is measured: megabytes of a document, runs of a turn, runs that wait."""
 
     megabytes: float = 10
+    runs: int = 100
+    waiting: int = 500
 
 
-def parts(sizes: Sizes, rounds: int) -> dict[str, Part]:
-    """The parts by name."""
-    return {"chatmd-reading": _reading(sizes.megabytes, rounds)}
+def parts(sizes: Sizes, rounds: int, peers: Path) -> dict[str, Part]:
+    """The parts by name. `peers` is the environment of what others would use."""
+    return {
+        "chatmd-reading": _reading(sizes.megabytes, rounds),
+        "chatmd-turn": ((TURN,), lambda: _in_folder(running.one_turn, _turn, sizes.runs, rounds)),
+        "chatmd-tool": ((TOOL_P50, TOOL_CPU), lambda: _beside_sdk(peers / "bin" / "python", sizes.runs, rounds)),
+        "chatmd-waiting": _waiting(sizes.waiting, sizes.runs, max(1, rounds // 2)),
+    }
+
+
+TURN = Aim(what="run of one turn over REST, p50", beside="bare httpx2 stream of the answer", least=4)
+TOOL_P50 = Aim(what="run of two turns and a tool, p50", beside="openai-agents", least=0.5)
+TOOL_CPU = Aim(what="run of two turns and a tool, CPU", beside="openai-agents", least=0.5)
+
+
+def _in_folder(measure: Callable[..., Awaitable[Any]], judge: Callable[..., list[Found]], *given: Any) -> list[Found]:
+    with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
+        return judge(trio.run(measure, Path(folder), *given))
+
+
+def _turn(seen: Figures) -> list[Found]:
+    halves = [[percentile(turn, 0.5) for turn in seen[name]] for name in ("ours", "bare")]
+    measured, beside = (_ms(of_all(seen[name], 0.5)) for name in ("ours", "bare"))
+    return [Found(aim=TURN, figure=ratio(*halves), measured=measured, beside=beside)]
+
+
+def _beside_sdk(python: Path, runs: int, rounds: int) -> list[Found]:
+    if not imports(python, "agents.models"):
+        return [Found(aim=aim, why="openai-agents is not installed: make peers") for aim in (TOOL_P50, TOOL_CPU)]
+    return _in_folder(running.two_turns, _tool, python, runs, rounds)
+
+
+def _tool(seen: dict[str, list[running.Turn]]) -> list[Found]:
+    found = []
+    for aim, figure in (
+        (TOOL_P50, lambda turn: percentile(turn.times_us, 0.5)), (TOOL_CPU, lambda turn: turn.cpu_us),
+    ):  # fmt: skip
+        ours, beside = ([figure(turn) for turn in turns] for turns in seen.values())
+        shown = [_ms(statistics.median(each)) for each in (ours, beside)]
+        found.append(Found(aim=aim, figure=ratio(ours, beside), measured=shown[0], beside=shown[1]))
+    return found
+
+
+def _waiting(many: int, runs: int, rounds: int) -> Part:
+    memory = Aim(what=f"memory of {many} runs that wait", beside=f"{many} bare httpx2 streams", least=2)
+    prompt = Aim(what=f"Lua prompt beside {many} runs that wait, p50", beside="none waiting", least=1.2)
+
+    def judge(seen: Figures) -> list[Found]:
+        halves = [[percentile(turn, 0.5) for turn in seen[name]] for name in ("beside", "alone")]
+        sizes = [f"{statistics.median(seen[name]) / (1 << 20):.1f} MiB" for name in ("ours_bytes", "bare_bytes")]
+        times = [_ms(statistics.median(each)) for each in halves]
+        figure = ratio(seen["ours_bytes"], seen["bare_bytes"])
+        return [
+            Found(aim=memory, figure=figure, measured=sizes[0], beside=sizes[1]),
+            Found(aim=prompt, figure=ratio(*halves), measured=times[0], beside=times[1]),
+        ]
+
+    return (memory, prompt), lambda: _in_folder(running.waiting, judge, many, runs, rounds)
+
+
+def _ms(microseconds: float) -> str:
+    return f"{microseconds / 1000:.2f} ms"
 
 
 def _reading(size: float, rounds: int) -> Part:
