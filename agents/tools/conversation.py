@@ -33,7 +33,6 @@ from agents.chatmd.run import (
     Terms,
     Usable,
     Wait,
-    cut,
     may_open,
     too_large,
     without_fence,
@@ -61,8 +60,6 @@ from sandbox.wire.limits import SPECS
 SIDE_BY_SIDE = 64
 # A script's answer with more bytes than this is not rendered for a model: four times what the model gets of it.
 RENDERED_BYTES = 4 * RESULT_BYTES
-# A person who is asked about a call sees so many bytes of its arguments.
-ASKED_BYTES = 4 * 1024
 
 DOCUMENT_PARAMETERS: Mapping[str, Any] = {
     "type": "object",
@@ -271,12 +268,12 @@ class Conversation:
             return problem.message, True
 
     async def _allowed(self, name: str, arguments: str) -> None:
-        """Raises Problem unless a person allows the call."""
+        """Raises Problem unless a person, who sees all of its arguments, allows the call."""
         ask = self.shared.call.ask
         try:
             if ask is None:
                 raise CannotAsk("the caller has no way to be asked")
-            if await ask.confirm(name, cut(arguments, ASKED_BYTES)):
+            if await ask.confirm(name, arguments):
                 return
             why = "a person refused this call"
         except CannotAsk as cannot:

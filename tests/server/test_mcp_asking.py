@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import mcp_types as t
@@ -29,6 +29,8 @@ from mcp_support import handshake, message, until
 from server_support import Running, serving
 
 from agents.asking import CannotAsk
+from agents.service import open_service
+from engine.config import load_config
 from engine.models.shapes import Message, ModelFailed, Request, Text, User
 from server.mcp.asking import Sample
 from server.mcp.tasks import ROUNDS, WAITING
@@ -424,3 +426,59 @@ async def test_the_official_client_is_asked(server: Running, library: str, monke
         await official(url)
     else:
         await trio.to_thread.run_sync(partial(anyio.run, official, url, backend="asyncio"))
+
+
+# ---- a document ----------------------------------------------------------------------------------------------------
+
+DOCUMENT = """<tool name="ticket" />
+<system>You file tickets.</system>
+"""
+CONFIG = """
+[db]
+path = "knowledge.sqlite"
+[models.demo]
+api = "script"
+path = "demo.toml"
+[agents.chatmd.clerk]
+path = "clerk.chatmd"
+confirm = ["ticket"]
+"""
+CALLS = '[[reply]]\ntool_calls = [{ name = "ticket", arguments = { title = "Disk full" } }]\n'
+NOT_FILED = '[[reply]]\nwhen = "was not called"\ntext = "It is not filed."\n'
+REPLIES = f'{CALLS}[[reply]]\nwhen = "filed"\ntext = "It is filed."\n{CALLS}{NOT_FILED}{CALLS}{NOT_FILED}'
+
+
+class Ticket:
+    """Files a ticket."""
+
+    name = "ticket"
+    parameters: ClassVar[dict[str, Any]] = {"type": "object", "properties": {"title": {"type": "string"}}}
+
+    def __init__(self) -> None:
+        self.filed: list[Any] = []
+
+    async def execute(self, params: Any, context: Any) -> str:
+        self.filed.append(params)
+        return "filed"
+
+
+async def test_a_document_asks_a_person_before_a_call_and_no_answer_makes_a_tool_run_twice(tmp_path: Path) -> None:
+    for name, text in (("engine.toml", CONFIG), ("clerk.chatmd", DOCUMENT), ("demo.toml", REPLIES)):
+        (tmp_path / name).write_text(text)
+    loaded, ticket = load_config(tmp_path / "engine.toml", environ={}, cwd=tmp_path), Ticket()
+    given = {"input": "The disk is full."}
+    async with open_service(loaded, tools=[ticket]) as service, serving(service) as server:  # type: ignore[arg-type]
+        assert service.failures == ()
+        for response, text, filed in ((YES, "It is filed.", 1), (NO, "It is not filed.", 1)):
+            asked = await asks(server, "clerk", **given)
+            (question,) = asked["inputRequests"].values()
+            assert "Disk full" in question["params"]["message"]
+            params = answered("clerk", asked, response, **given)
+            answer = (await send(server, "tools/call", params, ASKABLE))["result"]
+            assert answer["content"][0]["text"] == text
+            assert answer["_meta"]["engine/run"]["turns"] == 2
+            assert (await send(server, "tools/call", params, ASKABLE))["error"]["code"] == -32602
+            assert len(ticket.filed) == filed
+        answer = (await send(server, "tools/call", call("clerk", **given), {}))["result"]
+        assert answer["content"][0]["text"] == "It is not filed."
+        assert len(ticket.filed) == 1
