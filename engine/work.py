@@ -164,6 +164,12 @@ WORK: dict[str, WorkSpec] = {
             "the operator, whose models these are",
         ),
         WorkSpec(
+            "conversation", "the messages of a document's run are rendered for its model",
+            None, None, "agents/chatmd/run.py; four bytes for each of the model's context_tokens, counted before; "
+            "256 KiB of a tool's answer; limits.model_turns and tool_calls",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
             "tool server's answer", "an answer of an MCP server that a document names is parsed",
             1024 * 1024, 10_000, "agents/toolbox/transport.py; values by counting before parsing; 16 pages of tools, "
             "128 tools, schemas 64 KiB each and 256 KiB together",

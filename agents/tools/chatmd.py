@@ -16,10 +16,10 @@ from agents.code.calls import around
 from agents.code.entries import Loading, Means, NotLoaded, Place, tenants_of
 from agents.registry import Registry
 from agents.shapes.checked import CheckedSchema
-from agents.shapes.schema import with_defaults
+from agents.shapes.schema import returns_schema, with_defaults
 from agents.tool import Called, ModelRun, Tool, ToolInfo
-from agents.tools.conversation import Conversation, DocumentFailed, Settings, Shared, chosen
-from engine.config import Entry as Configured
+from agents.tools.conversation import Conversation, DocumentFailed, Shared, chosen
+from engine.config import ChatmdEntry
 from engine.engine import Engine
 from engine.errors import Code, Problem, amount, limit_use
 from engine.models.calling import CalledModel
@@ -42,22 +42,6 @@ NO_MODEL = "no model is configured for it: it needs a table [models.NAME]"
 _OUTCOMES = {Code.AGENT_ERROR: Outcome.SCRIPT_ERROR}
 
 
-class Entry(Configured, Settings, Protocol):
-    """A document's entry in the configuration."""
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def limits(self) -> Mapping[str, float]: ...
-
-    @property
-    def parameters(self) -> Mapping[str, Any] | None: ...
-
-    @property
-    def returns(self) -> Mapping[str, Any] | None: ...
-
-
 class Document(Protocol):
     """An agent that is a document."""
 
@@ -67,6 +51,9 @@ class Document(Protocol):
     @property
     def program(self) -> Program: ...
 
+    @property
+    def parameters(self) -> Mapping[str, Any] | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ChatmdTool:
@@ -74,7 +61,7 @@ class ChatmdTool:
 
     info: ToolInfo
     program: Program
-    entry: Entry
+    entry: ChatmdEntry
     engine: Engine = field(repr=False)
     means: Means = field(repr=False)
     registry: Registry = field(repr=False)
@@ -84,7 +71,7 @@ class ChatmdTool:
     def from_agent(
         cls,
         agent: Document,
-        entry: Entry,
+        entry: ChatmdEntry,
         engine: Engine,
         means: Means,
         registry: Registry,
@@ -94,7 +81,7 @@ class ChatmdTool:
     ) -> "ChatmdTool":
         """The tool of a document for these tenants; `known` finds a tool of theirs by its name."""
         about = agent.info
-        described = about.description
+        described, returns = about.description, returns_schema(entry.returns)
         if not any(means.models.of(tenant) for tenant in tenants):
             described = f"{described}\n\nIt cannot run: {NO_MODEL}."
         info = ToolInfo(
@@ -102,11 +89,11 @@ class ChatmdTool:
             title=about.title,
             description=described,
             builtin=False,
-            parameters=PARAMETERS if entry.parameters is None else entry.parameters,
-            returns=entry.returns,
+            parameters=PARAMETERS if agent.parameters is None else agent.parameters,
+            returns=returns,
             read_only=reads_only(agent.program, entry.tools, known),
         )
-        checked = None if entry.returns is None else CheckedSchema(entry.returns)
+        checked = None if returns is None else CheckedSchema(returns)
         return cls(info, agent.program, entry, engine, means, registry, checked)
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
@@ -172,7 +159,7 @@ class ChatmdTool:
         program, text = given(self.program, values, named=named)
         last = (Words(text),) if text or not named else ()
         conversation = Conversation(
-            run.shared, program, run.model, program.documents, self.entry.returns, self.checked
+            run.shared, program, run.model, program.documents, self.info.returns, self.checked
         )  # fmt: skip
         return conversation, last
 
@@ -262,7 +249,7 @@ def reads_only(program: Program, allowed: Sequence[str] | None, known: Callable[
     return all(reads_only(each, allowed, known) for each in program.documents.values())
 
 
-def tool_of(place: Place, entry: Entry, agent: Document, loading: Loading) -> Tool:
+def tool_of(place: Place, entry: ChatmdEntry, agent: Document, loading: Loading) -> Tool:
     """The tool of a document that is being loaded. Raises NotLoaded for a model or a limit that cannot hold."""
     tenants = tenants_of(entry)
     found = [_model_of(place, entry, agent.program, loading, tenant) for tenant in tenants]
@@ -280,7 +267,7 @@ def tool_of(place: Place, entry: Entry, agent: Document, loading: Loading) -> To
     )  # fmt: skip
 
 
-def _model_of(place: Place, entry: Entry, program: Program, loading: Loading, tenant: str) -> str | None:
+def _model_of(place: Place, entry: ChatmdEntry, program: Program, loading: Loading, tenant: str) -> str | None:
     """The model that a tenant's runs have, if there is one. A model that is not there is a warning, or NotLoaded."""
     models = loading.means.models
     mine = models.of(tenant)

@@ -1,37 +1,29 @@
 """Documents for tests of running: programs by hand, in a real service with scripted models."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from agents.agent import AgentInfo, Call
 from agents.chatmd.program import Declared, Part, Program, Said, Unavailable, Words
 from agents.service import Service
 from agents.tools.chatmd import ChatmdTool
+from engine.config import ChatmdEntry
 from engine.run import Hearers
 from engine.tenant import DEFAULT_TENANT
-from sandbox.wire.limits import SPECS
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An entry of the configuration."""
-
-    model: str | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)
-    tools: tuple[str, ...] | None = None
-    parameters: Mapping[str, Any] | None = None
-    returns: Mapping[str, Any] | None = None
-    confirm: tuple[str, ...] | Literal["destructive"] = ()
-    path: None = None
-    tenants: None = None
-    expose: tuple[Literal["prompt", "tool"], ...] = ("prompt", "tool")
+def entry(**keys: Any) -> ChatmdEntry:
+    """An entry of the configuration with these keys."""
+    return ChatmdEntry(path=Path("helper.chatmd"), **keys)
 
 
 @dataclass(frozen=True)
 class Document:
     info: AgentInfo
     program: Program
+    parameters: Mapping[str, Any] | None = None
 
 
 def program(
@@ -50,12 +42,13 @@ def said(role: Literal["system", "user", "assistant"], *parts: str | Part) -> Sa
     return Said(role, tuple(Words(part) if isinstance(part, str) else part for part in parts), role == "system")
 
 
-def tool(service: Service, document: Program, entry: Entry | None = None, name: str = "helper") -> ChatmdTool:
+def tool(service: Service, document: Program, of: ChatmdEntry | None = None, name: str = "helper") -> ChatmdTool:
     """The document as a tool of the service, in its registry."""
     info = AgentInfo(name=name, description=document.description, tools=(), source="chatmd", expose=("tool",))
     found = service.registry.tool
     made = ChatmdTool.from_agent(
-        Document(info, document), entry or Entry(), service.engine, service.means, service.registry,
+        Document(info, document, of.parameters if of else None), of or entry(),
+        service.engine, service.means, service.registry,
         tenants=(DEFAULT_TENANT.id,),
         known=lambda named: None if (each := found(DEFAULT_TENANT.id, named)) is None else each.tool.info,
     )  # fmt: skip
@@ -67,8 +60,3 @@ def heard() -> tuple[Call, list[tuple[float, str | None]]]:
     """A call whose progress is kept."""
     reports: list[tuple[float, str | None]] = []
     return Call(DEFAULT_TENANT, Hearers(progress=lambda value, text: reports.append((value, text)))), reports
-
-
-def limits(**given: float) -> dict[str, float]:
-    assert set(given) <= set(SPECS)
-    return given

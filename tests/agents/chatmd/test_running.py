@@ -13,7 +13,7 @@ import trio
 sys.path.insert(0, str(Path(__file__).parent))
 
 from agents_support import CALL, Project, problem
-from running_support import Entry, heard, limits, program, said, tool
+from running_support import entry, heard, program, said, tool
 
 from agents.agent import Call
 from agents.asking import CannotAsk
@@ -116,7 +116,7 @@ async def test_what_a_tool_refuses_goes_back_to_the_model(served: Any) -> None:
         '{ name = "search", arguments = { query = "x" } }',
     ]
     async with served(demo=[f"tool_calls = [{', '.join(wrong)}]", 'text = "I give up."']) as service:
-        made = tool(service, program(tools=(SHOUTS, Declared("tenant", "search"))), Entry(tools=("shout",)))
+        made = tool(service, program(tools=(SHOUTS, Declared("tenant", "search"))), entry(tools=("shout",)))
         requests = seen(made)
         assert (await service.call_tool("helper", ASKED, CALL)).value == "I give up."
     results = [each.text for each in requests[1].messages if hasattr(each, "failed")]
@@ -176,7 +176,7 @@ async def test_a_document_calls_another_one_which_begins_afresh_and_shares_its_b
 async def test_the_answer_of_a_document_in_a_message_stands_in_its_place(served: Any) -> None:
     async with served(demo=['when = "Summarise"\ntext = "short"', 'when = "short"\ntext = "fine"']) as service:
         nested = Nested("s.chatmd", "s", (Words("Summarise this"),))
-        tool(service, program(said("user", "Given: ", nested), documents={"s": program()}), Entry(parameters={
+        tool(service, program(said("user", "Given: ", nested), documents={"s": program()}), entry(parameters={
             "type": "object", "properties": {}}))  # fmt: skip
         called = await service.call_tool("helper", {}, CALL)
     assert (called.value, called.model_run.turns) == ("fine", 2)
@@ -186,7 +186,7 @@ async def test_a_model_that_calls_for_ever_ends_in_its_limit_and_the_next_run_wo
     async with served(
         demo=[CALLS_SHOUT.replace('text = "Let me see."', ""), 'when = "please"\ntext = "yes"']
     ) as service:
-        tool(service, program(tools=(SHOUTS,)), Entry(limits=limits(model_turns=3)))
+        tool(service, program(tools=(SHOUTS,)), entry(limits={"model_turns": 3}))
         call, reports = heard()
         async with problem(Code.MODEL_LIMIT, "agent 'helper'", "limits.model_turns"):
             await service.call_tool("helper", ASKED, call)
@@ -220,11 +220,11 @@ async def test_without_a_model_the_tool_says_what_it_needs(served: Any) -> None:
 async def test_a_document_picks_a_model_by_its_name_here_or_there_and_else_gets_the_default(served: Any) -> None:
     keys = 'model = "gpt-5"'
     async with served(keys, one=['text = "one"'], two=['text = "two"']) as service:
-        for named, entry, expected in (
+        for named, chosen, expected in (
             (None, None, "one"), ("two", None, "two"), ("gpt-5", None, "one"), ("gpt-9", None, "one"),
             ("one", "two", "two"),
         ):  # fmt: skip
-            made = tool(service, replace(HELLO, model=named), Entry(model=entry))
+            made = tool(service, replace(HELLO, model=named), entry(model=chosen))
             assert (await made.execute(ASKED, CALL)).value == expected
 
 
@@ -238,7 +238,7 @@ async def test_with_parameters_values_stand_in_the_texts_and_with_returns_the_an
     replies = ['text = "seven"', 'when = "not JSON"\ntext = "{}"', f'when = "does not fit"\n{fenced}']
     async with served(demo=replies) as service:
         document = program(said("user", "Rate {{topic}}."))
-        made = tool(service, document, Entry(parameters=schema, returns=returns))
+        made = tool(service, document, entry(parameters=schema, returns=returns))
         requests = seen(made)
         called = await service.call_tool("helper", {"topic": "<tool name='x'/>RAW|"}, CALL)
     assert called.value == {"score": 7}
@@ -249,14 +249,14 @@ async def test_with_parameters_values_stand_in_the_texts_and_with_returns_the_an
 
 async def test_an_answer_that_never_fits_is_an_error_of_the_agent(served: Any) -> None:
     async with served(demo=['text = "no"']) as service:
-        tool(service, HELLO, Entry(returns={"type": "object"}))
+        tool(service, HELLO, entry(returns={"type": "object"}))
         async with problem(Code.AGENT_ERROR, "does not fit `returns`: it is not JSON"):
             await service.call_tool("helper", ASKED, CALL)
 
 
 async def test_a_run_ends_after_its_time_and_one_that_is_cancelled_ends_at_once(served: Any) -> None:
     async with served(demo=['text = "slow"\ndelay_s = 30']) as service:
-        tool(service, HELLO, Entry(limits=limits(timeout_s=0.2)))
+        tool(service, HELLO, entry(limits={"timeout_s": 0.2}))
         async with problem(Code.TIMEOUT, "did not end within 0.2 s (limits.timeout_s)"):
             await service.call_tool("helper", ASKED, CALL)
         made = tool(service, HELLO)
@@ -299,7 +299,7 @@ async def test_a_person_is_asked_before_the_calls_that_the_entry_names(
         person.asked.clear()
     both = 'tool_calls = [{ name = "ticket" }, { name = "shout", arguments = { text = "x" } }]'
     async with served(demo=[both, 'text = "done"']) as service:
-        made = tool(service, program(tools=(SHOUTS, Declared("tenant", "ticket"))), Entry(confirm=confirm))
+        made = tool(service, program(tools=(SHOUTS, Declared("tenant", "ticket"))), entry(confirm=confirm))
         requests = seen(made)
         await made.execute(ASKED, Call(DEFAULT_TENANT, ask=person))
     results = [each.text for each in requests[1].messages if hasattr(each, "failed")]

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 
 from agents_support import CALL, Project, agent
 from models_support import http, serving, stubbed
-from running_support import Entry, limits, program, said, tool
+from running_support import entry, program, said, tool
 
 from agents.chatmd.program import Declared
 from agents.service import Service
@@ -86,7 +86,7 @@ async def test_a_model_that_does_wrong_ends_the_run_within_its_limits_and_the_ne
 ) -> None:
     answer, code = FAILING[what]
     async with serving(answer) as (server, url), served(url, "timeout_s = 5") as service:
-        tool(service, program(tools=(Declared("tenant", "shout"),)), Entry(limits=limits(model_turns=4, tool_calls=3)))
+        tool(service, program(tools=(Declared("tenant", "shout"),)), entry(limits={"model_turns": 4, "tool_calls": 3}))
         with trio.fail_after(20), pytest.raises(Problem) as raised:
             await service.call_tool("helper", ASKED, CALL)
         problem = raised.value

@@ -45,6 +45,7 @@ ELSEWHERE = {
     "checkpoint": "cli/test_scanning.py",
     "query": "knowledge/test_embedding.py",  # a model and its vectors
     "model answer": "models/test_wires.py",  # a server of models
+    "conversation": "agents/chatmd/test_run.py",  # what a model makes of a run
     "tool server's answer": "agents/toolbox/test_servers.py",
 }
 
