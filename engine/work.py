@@ -138,6 +138,12 @@ WORK: dict[str, WorkSpec] = {
             "the tenant's CPU seconds",
         ),
         WorkSpec(
+            "source of a prompt", "a document in ChatMD is read, with its files and what it takes from addresses",
+            None, 100_000, "limits.source_bytes with its imports, limits.fs_bytes of a file, 8 times that of all; 64 "
+            "documents and 64 addresses of 30 s; in a thread (agents/chatmd/opening.py)",
+            "the operator, whose documents these are",
+        ),
+        WorkSpec(
             "emitted item", "an item that a connector's script emits is checked, and cut for the store",
             64 * 1024 * 1024, 50_000, "max_extract_bytes of one, 64 MiB and 100,000 items of a scan; "
             "metadata_json 64 KiB (agents/scanning.py)", "the run's CPU seconds; cutting: the tenant's",

@@ -1,23 +1,32 @@
 """`engine agent`: list, test, develop and create agents."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from agents.agent import AgentPrompt, Call
+from agents.kinds.chatmd import ChatmdAgent
 from agents.service import Service
 from cli.control import tenant_of
-from cli.options import AsJson, ConfigPath, TenantName, load, pairs
+from cli.options import AsJson, ConfigPath, TenantName, load, pairs, shown
 from cli.output import DESCRIPTION_WIDTH, indented, say, say_json, shortened, table
-from cli.scripts import publish, versions
+from cli.scripts import documents, publish, versions
 from cli.scripts.mocks import MockFile
 from cli.scripts.run import Answered, Kind, call_once, script_path, service_for
+from engine.config import ChatmdEntry, LoadedConfig
 from engine.tenant import Tenant
 
 app = App(name="agent", help="List, test, develop and create agents.")
 
 Args = Annotated[list[str] | None, Parameter(help="An argument, as NAME=VALUE. Repeatable.", negative=())]
+
+NameOrPath = Annotated[str, Parameter(help="An agent's name, or a document's path: it ends in .chatmd.")]
+Starts = Literal["lua", "chatmd"]
+KindOption = Parameter(help="lua: a script. chatmd: a document, prompts/NAME.chatmd.", negative=())
 
 
 class _Agents(Kind):
@@ -31,6 +40,9 @@ class _Agents(Kind):
     def source(self, service: Service, name: str, who: Tenant) -> str:
         source = next(info.source for info in service.list_agents(who) if info.name == name)
         path = script_path(service.loaded, self.section, name)
+        agent = service.registry.agent(who.id, name, who.key)
+        if path is None and isinstance(agent, ChatmdAgent):  # of a folder
+            path = shown(agent.entry.path, service.loaded.root)
         return f"{source} ({path})" if path else source
 
     async def ask(self, service: Service, name: str, given: Mapping[str, str], call: Call) -> Answered:
@@ -55,6 +67,16 @@ def _lines(prompt: AgentPrompt) -> list[str]:
         first, more, _ = message.content.strip().partition("\n")
         lines.append(f"  [{message.role}] {first}" + (" ..." if more else ""))
     return lines
+
+
+def _named(agent: str, loaded: LoadedConfig) -> tuple[str, LoadedConfig]:
+    """An agent's name, and the configuration that has it: for a document's path, one with no other agent."""
+    if not documents.is_document(agent):
+        return agent, loaded
+    path = Path(agent).absolute()
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", path.name)[-64:]  # for messages only
+    entry = ChatmdEntry(path=path, expose=("prompt",))
+    return name, replace(loaded, config=documents.only_document(loaded.config, name, entry))
 
 
 @app.command(name="list")
@@ -82,7 +104,7 @@ async def list_agents(*, config: ConfigPath = None, as_json: AsJson = False, ten
 
 @app.command(name="test")
 async def resolve(
-    name: str,
+    agent: NameOrPath,
     /,
     *,
     arg: Args = None,
@@ -92,13 +114,14 @@ async def resolve(
     tenant: TenantName = "default",
 ) -> int:
     """Resolve an agent's prompt and show it with its cost."""
-    given, loaded = pairs(arg or [], "--arg"), load(config)
+    given = pairs(arg or [], "--arg")
+    name, loaded = _named(agent, load(config))
     return await call_once(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), as_json=as_json, mock=mock)
 
 
 @app.command(name="dev")
 async def develop(
-    name: str,
+    agent: NameOrPath,
     /,
     *,
     arg: Args = None,
@@ -109,16 +132,20 @@ async def develop(
     """Resolve an agent's prompt again on every save of its script, until Ctrl-C."""
     from cli.scripts.dev import dev  # with a watcher of files, which no other command needs
 
-    given, loaded = pairs(arg or [], "--arg"), load(config)
+    given = pairs(arg or [], "--arg")
+    name, loaded = _named(agent, load(config))
     return await dev(AGENTS, name, given, loaded, await tenant_of(tenant, loaded), mock=mock)
 
 
 @app.command
-def init(name: str, /, *, config: ConfigPath = None) -> None:
+def init(name: str, /, *, kind: Annotated[Starts, KindOption] = "lua", config: ConfigPath = None) -> None:
     """Write agents/NAME.lua, a working script to start from, and its tests."""
-    from cli.scripts.scaffold import begin
+    from cli.scripts.scaffold import begin, begin_document
 
-    begin(AGENTS, name, load(config))
+    if kind == "chatmd":
+        begin_document(AGENTS, name, load(config))
+    else:
+        begin(AGENTS, name, load(config))
 
 
 publish.add_to(app, "agent")

@@ -223,6 +223,15 @@ MORE = """\
 
 """
 
+# It loads without a model and without documents in the knowledge base.
+DOCUMENT = """\
+<!-- Answers questions from the knowledge base -->
+<tool name="search"/>
+<tool name="get"/>
+
+<system>You answer questions from this project's documents. Search before you answer; cite what you used.</system>
+"""
+
 _TEMPLATES: Mapping[str, str] = {"agent": AGENT, "tool": TOOL}
 _TESTS: Mapping[str, str] = {"agent": AGENT_TEST, "tool": TOOL_TEST}
 
@@ -249,6 +258,27 @@ def begin(kind: Kind, name: str, loaded: LoadedConfig) -> None:
     say("Add to config:")
     say()
     say(f'  [{kind.section}.script.{_key(name)}]\n  path = "{kind.section}/{name}.lua"\n  timeout = 30')
+
+
+def begin_document(kind: Kind, name: str, loaded: LoadedConfig) -> None:
+    """Write a document to start from under the configuration's root, and print what to add, unless it is in the folder
+    of documents. Raises Exit as `begin` does.
+    """
+    if (wrong := _wrong(kind, name) or ("'dir' is a reserved name" if name == "dir" else None)) is not None:
+        raise Exit(UNUSABLE, wrong)
+    folder = loaded.config.agents.chatmd.dir
+    path = (folder or loaded.root / "prompts") / f"{name}.chatmd"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(DOCUMENT)
+    except FileExistsError:
+        raise Exit(UNUSABLE, f"{shown(path)} exists and is left as it is") from None
+    say(f"Created: {shown(path)}")
+    if folder is None:
+        say("Add to config:")
+        say()
+        say(f'  [{kind.section}.chatmd.{_key(name)}]\n  path = "prompts/{name}.chatmd"')
 
 
 def source(kind: Kind, name: str) -> str:

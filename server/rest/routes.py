@@ -148,7 +148,8 @@ class Calling:
         flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
         called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
         if called.model_run is not None:
-            return await _charged(exchange, {"result": called.value, "run": called.model_run.as_json()}, 0)
+            size = len(called.value) if isinstance(called.value, str) else RENDERED_AT_ONCE
+            return await _charged(exchange, {"result": called.value, "run": called.model_run.as_json()}, size)
         return await _charged(exchange, called.value if flat else {"result": called.value}, _size(called.run))
 
     def _always_wrapped(self, exchange: Exchange) -> bool:

@@ -44,6 +44,29 @@ def test_agent_init_writes_an_agent_that_works_as_it_is(filled, tmp_path):
     assert filled("agent", "test", "sre-helper", "--json").json["messages"] == []
 
 
+def test_a_document_that_init_writes_works_as_it_is_by_its_name_and_by_its_path(filled, tmp_path):
+    ended = filled("agent", "init", "helper", "--kind", "chatmd")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == (
+        'Created: prompts/helper.chatmd\nAdd to config:\n\n  [agents.chatmd.helper]\n  path = "prompts/helper.chatmd"\n'
+    )
+    by_path = filled("agent", "test", "prompts/helper.chatmd", "--arg", "input=Hi", "--json")
+    assert (by_path.code, by_path.err) == (0, "")
+    assert by_path.json["messages"] == [{"role": "user", "content": "Hi"}]
+    add(tmp_path, ended.out)
+    tested = filled("agent", "test", "helper")
+    assert (tested.code, tested.err) == (0, "")
+    assert "Source: chatmd (prompts/helper.chatmd)\nTools: search, get\n" in tested.out
+    again = filled("agent", "init", "helper", "--kind", "chatmd")
+    assert (again.code, again.err) == (2, "error: prompts/helper.chatmd exists and is left as it is\n")
+    (tmp_path / "prompts/helper.chatmd").write_text("\n<user>")
+    broken = filled("agent", "test", "helper")
+    assert broken.code == 2
+    assert "did not load: unclosed: prompts/helper.chatmd:2:1: <user> is not closed" in broken.err
+    (told,) = [row for row in filled("doctor", "--json").json["scripts"] if row["name"] == "helper"]
+    assert (told["message"].split(":")[0], told["line"]) == ("unclosed", 2)
+
+
 def test_connector_init_writes_a_connector_that_works_as_it_is(engine, tmp_path):
     (tmp_path / "engine.toml").write_text("")
     ended = engine("connector", "init", "notes.of")

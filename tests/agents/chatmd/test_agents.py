@@ -3,7 +3,7 @@
 import base64
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -13,6 +13,7 @@ from agents_support import CALL, Project, agent, problem
 
 from agents.agent import AgentPrompt, BlockMessage, ImageBlock, LinkBlock, PromptMessage, ResourceBlock, TextBlock
 from agents.changes import Change
+from agents.kinds.chatmd import ChatmdAgent
 from agents.loading import folder as folders
 from agents.reload import reload_on_change
 from agents.service import Service
@@ -265,9 +266,10 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def test_edits_of_all_that_a_document_reads_are_heard_and_a_broken_one_keeps_the_last_good(
     project: Project, opened: Open
 ) -> None:
-    put(project, a_chatmd='<import src="b.chatmd"/><user><doc src="d.md" local/></user>', b_chatmd="<system>1</system>",
-        d_md="x")  # fmt: skip
+    put(project, a_chatmd='<tool name="t" command="t"/><import src="b.chatmd"/><user><doc src="d.md" local/></user>',
+        b_chatmd="<system>1</system>", d_md="x")  # fmt: skip
     project.configure(one())
+    config = (project.folder / "engine.toml").read_text()
 
     async with watched(opened, project) as (service, told):
 
@@ -286,6 +288,10 @@ async def test_edits_of_all_that_a_document_reads_are_heard_and_a_broken_one_kee
         assert (await prompt(service)).messages[0].content == "yy"
         assert (await heard(partial(put, project, d_md="zzz"))).messages[0].content == "zzz"
         assert service.failures == ()
+        (project.folder / "engine.toml").write_text(f"{config}\n[agents.x]\ndescription = ''\nsystem_prompt = ''\n")
+        await until(lambda: len(service.list_agents(DEFAULT_TENANT)) == 2)
+        (warning,) = service.warnings  # also of a document that was not read again
+        assert "commands are not run" in warning
 
 
 async def test_new_and_deleted_documents_and_keys_of_the_folder_are_seen(project: Project, opened: Open) -> None:
@@ -308,3 +314,65 @@ async def test_new_and_deleted_documents_and_keys_of_the_folder_are_seen(project
         assert (listed()["b"], service.failures[0].kept) == ("D", True)
         os.unlink(project.folder / "p/b.chatmd")
         await until(lambda: set(listed()) == {"a"})
+
+
+@asynccontextmanager
+async def web(answers: Mapping[str, bytes]) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server on loopback with these answers by path, and the paths that were asked for."""
+    asked: list[str] = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += await stream.receive_some()
+            asked.append(head.split()[1].decode())
+            await stream.send_all(answers.get(asked[-1], b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n"))
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", asked
+        nursery.cancel_scope.cancel()
+
+
+def page(body: str, kind: str = "text/html; charset=utf-8") -> bytes:
+    content = body.encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+        kind.encode(), len(content), content,
+    )  # fmt: skip
+
+
+async def test_addresses_of_allowed_hosts_are_fetched_once_a_load_without_redirects(
+    project: Project, opened: Open
+) -> None:
+    moved = b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n"
+    inner = page('<user><doc src="y.md" local/></user>')
+    answers = {
+        "/x": page("<b>\u00e9</b>"), "/moved": moved, "/big": page("x" * (1 << 20) + "y"), "/inner": inner,
+        "/n": page("<system>From afar</system><tool name='read_file'/>"),
+    }  # fmt: skip
+    async with web(answers) as (url, asked):
+        put(project, a_chatmd=f'<user><doc src="{url}/x"/><doc src="{url}/x"/><agent src="{url}/n"/></user>')
+        entries = [one(keys=f'allow_hosts = ["{url.removeprefix("http://")}"]')]
+        for name in ("moved", "big", "none", "inner"):
+            tag = "agent" if name == "inner" else "doc"
+            put(project, **{f"{name}_chatmd": f'<user><{tag} src="{url}/{name}"/></user>'})
+            keys = f'path = "{name}.chatmd"\nallow_hosts = ["{url.removeprefix("http://")}"]'
+            entries.append(f"[agents.chatmd.{name}]\n{keys}")
+        project.configure("\n".join(entries))
+        async with opened() as service:
+            assert (await prompt(service)).messages[0].content == "<b>\u00e9</b>" * 2
+            assert (asked.count("/x"), asked.count("/n")) == (1, 1)
+            agent = service.registry.agent("default", "a")
+            assert isinstance(agent, ChatmdAgent)
+            nested = agent.program.documents[f"{url}/n"]
+            assert (nested.description, nested.folder) == ("From afar", "")
+            assert [each.name for each in nested.unavailable] == ["read_file"]
+            found = failures(service)
+            assert set(found) == {"moved", "big", "none", "inner"}
+            assert found["moved"].startswith("file-missing: moved.chatmd:1:7: ")
+            assert "status 302, and redirects are not followed" in found["moved"]
+            assert found["none"].startswith("file-missing: none.chatmd:1:7: ")
+            assert found["big"].startswith("too-large: big.chatmd:1:7: ")
+            assert found["inner"].startswith(f"file-outside: {url}/inner:1:7: ")
+            assert "reads no files" in found["inner"]

@@ -41,6 +41,7 @@ ELSEWHERE = {
     "token": "server/oauth/test_keys.py",  # an issuer that signs it
     "issuer keys": "server/oauth/test_issuers.py",
     "document": "engine/test_extraction.py",  # a file of a source
+    "source of a prompt": "agents/chatmd/test_agents.py",  # a host that a document names
     "emitted item": "cli/test_scanning.py",  # only a source's script emits
     "checkpoint": "cli/test_scanning.py",
     "query": "knowledge/test_embedding.py",  # a model and its vectors
