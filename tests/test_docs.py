@@ -296,7 +296,7 @@ def test_every_code_that_can_be_answered_is_in_the_table_with_status_fault_and_r
 
 def test_every_key_of_the_error_envelope_is_in_the_table() -> None:
     use = LimitUse("timeout_s", 1, None, "s", "script")
-    problem = Problem(Code.TIMEOUT, "", run_id="", limit=use, retry_after_s=1, traceback="")
+    problem = Problem(Code.TIMEOUT, "", run_id="", limit=use, retry_after_s=1, traceback="", run={})
     error = problem.envelope()["error"]
     rows = {quoted(row[0])[0]: row for row in section(HTTP, "Errors").rows(0)}
     assert set(rows) == set(error)
