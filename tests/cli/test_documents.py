@@ -41,7 +41,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_document_runs_with_its_tools_and_tells_what_it_used(folder: Path, engine: Engine) -> None:
     ended = engine("tool", "test", "hello", "--param", "input=please count")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("Tool: hello\nSource: chatmd (prompts/hello.chatmd)\n\nResult:\n  from one\n\nCalled in ")
+    assert ended.out.startswith(
+        "Tool: hello\nSource: chatmd (prompts/hello.chatmd)\n\nResult:\n  from one\n\nCalled in "
+    )
     assert "Outcome: ok · model one · 2 turns, 1 tool call · " in ended.out
     assert ended.out.rstrip().endswith(" USD")
     ended = engine("tool", "test", "hello", "--param", "input=x", "--model", "two", "--json")
