@@ -14,7 +14,7 @@ _FILES = next(
     for path in (Path(__file__).resolve().parents[1] / "demo", Path(__file__).resolve().parents[2] / "examples")
     if path.is_dir()
 )
-_FOLDERS = ("agents", "knowledge", "tools")
+_FOLDERS = ("agents", "knowledge", "prompts", "tools")
 _CONFIG = "engine.toml"
 # Written by `engine serve --demo`: the store, whose place the configuration names.
 _STORE = ".data"

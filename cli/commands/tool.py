@@ -198,7 +198,7 @@ async def develop(
     config: ConfigPath = None,
     tenant: TenantName = "default",
 ) -> int:
-    """Call a tool again on every save of its script, until Ctrl-C."""
+    """Call a tool again on every save of its script or document, until Ctrl-C."""
     from cli.scripts.dev import dev  # with a watcher of files, which no other command needs
 
     given = pairs(param or [], "--param")

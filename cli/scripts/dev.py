@@ -344,7 +344,9 @@ class _Subject:
         registry = Registry()
         loaded = await load(config, service.engine, service.means, registry)
         mock = self.mock
-        self.saves.require(loaded.required if mock is None else {**loaded.required, mock: signature(mock)})
+        # Its own file is looked at in another way: a document is among those that it was made of.
+        required = {path: state for path, state in loaded.required.items() if path != self.entry.path}
+        self.saves.require(required if mock is None else {**required, mock: signature(mock)})
         for warning in loaded.warnings:
             show(session.warned(warning))
         if loaded.failures:

@@ -18,6 +18,7 @@ from knowledge.sync import sync
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "examples" / "engine.toml"
+DOCUMENTS = {path.stem for path in (ROOT / "examples/prompts").glob("*.chatmd")}
 SCRIPTS = tomllib.loads(CONFIG.read_text(encoding="utf-8"))["agents"]["script"]
 
 
@@ -82,6 +83,8 @@ async def test_every_agent_of_the_demo_answers_with_all_its_arguments(service: S
             arguments = {argument.name: value for argument in info.arguments}
             if info.name == "incident-responder" and type(value) not in (str, int):
                 continue  # this script concatenates its arguments
+            if info.name in DOCUMENTS and not isinstance(value, str):
+                continue  # refused: a message is a text
             prompt = (await service.resolve(info.name, arguments, CALL)).prompt
             assert prompt.system.strip()
 
@@ -143,3 +146,19 @@ async def test_what_the_demo_finds_can_be_read(service: Service) -> None:
         assert document["source"] == hit["source"] == "filesystem:runbooks"
         assert document["body"]
         assert document["chunks"]
+
+
+async def test_every_document_of_the_demo_runs_with_its_scripted_model(service: Service) -> None:
+    assert set(DOCUMENTS) == {"hello_world", "on-call", "weekly-report"}
+    hello = await service.call_tool("hello_world", {"input": "What is the weather?"}, CALL)
+    assert hello.value.startswith("I'm afraid I don't have real-time weather data")
+    on_call = await service.call_tool("on-call", {"input": "What do I do about card declines?"}, CALL)
+    assert on_call.value.startswith("Follow the runbook of payments-api for card declines")
+    assert on_call.model_run is not None
+    assert (on_call.model_run.turns, on_call.model_run.tool_calls) == (2, 1)
+    report = await service.call_tool("weekly-report", {"service": "payments-api", "week": "2026-W20"}, CALL)
+    assert report.value["incidents"] == ["card declines"]
+    assert report.model_run is not None
+    assert report.model_run.tool_calls == 2
+    other = await service.call_tool("hello_world", {"input": "Who are you?"}, CALL)
+    assert "I am the scripted model of the demo" in other.value

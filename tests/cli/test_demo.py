@@ -57,8 +57,10 @@ def test_the_demo_serves_agents_tools_and_documents_from_a_folder_of_its_own(tmp
         assert found["results"]
         prompt = asked(url, "/agents/incident-responder/prompt", {"service": "payments-api", "severity": "P1"})
         assert prompt["messages"]
+        answer = asked(url, "/tools/hello_world", {"input": "What is the weather?"})
+        assert answer["result"].startswith("I'm afraid I don't have real-time weather data")
     assert sorted(path.name for path in (tmp_path / "engine-demo").iterdir()) == [
-        ".data", "agents", "engine.toml", "knowledge", "tools",
+        ".data", "agents", "engine.toml", "knowledge", "prompts", "tools",
     ]  # fmt: skip
     edited = tmp_path / "engine-demo" / "agents" / "onboarding-guide.lua"
     edited.write_text("agent = { description = 'mine' }\nfunction agent.resolve() return { system = 'edited' } end\n")

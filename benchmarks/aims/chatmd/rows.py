@@ -11,7 +11,6 @@ from typing import Any
 import trio
 
 from benchmarks.aims.chatmd import reading, running
-from benchmarks.aims.contest import imports
 from benchmarks.aims.harness import Figures, of_all, ratio
 from benchmarks.aims.rows import Aim, Found
 from benchmarks.report.figures import percentile
@@ -55,7 +54,7 @@ def _turn(seen: Figures) -> list[Found]:
 
 
 def _beside_sdk(python: Path, runs: int, rounds: int) -> list[Found]:
-    if not imports(python, "agents.models"):
+    if not running.has_sdk(python):
         return [Found(aim=aim, why="openai-agents is not installed: make peers") for aim in (TOOL_P50, TOOL_CPU)]
     return _in_folder(running.two_turns, _tool, python, runs, rounds)
 

@@ -239,6 +239,12 @@ async def _program(*command: str) -> AsyncIterator[_Program]:
             await process.wait()
 
 
+def has_sdk(python: Path) -> bool:
+    """Whether openai-agents is installed there. Its package has the name of one of ours, so it is not imported."""
+    command = [str(python), "-c", "from importlib.metadata import version; version('openai-agents')"]
+    return python.exists() and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @asynccontextmanager
 async def _sdk(python: Path, url: str) -> AsyncIterator[_Program]:
     async with _program(str(python), str(Path(agents_sdk.__file__)), url) as program:
@@ -264,11 +270,11 @@ async def waiting(folder: Path, many: int, count: int, rounds: int) -> Figures:
                 raise RuntimeError(answer.body[:300])
 
         for _ in range(rounds):
-            found["alone"].append(await harness.timed(prompt, count, 20))
+            found["alone"].append(await harness.timed(prompt, count, count))
             before = _bytes(here.engine.pid)
             async with _runs(here, many):
                 found["ours_bytes"].append(_bytes(here.engine.pid) - before)
-                found["beside"].append(await harness.timed(prompt, count, 20))
+                found["beside"].append(await harness.timed(prompt, count, count))
             command = [sys.executable, "-m", "benchmarks.aims.chatmd.bare_streams", path]
             async with _program(*command) as bare:
                 before = _bytes(bare.process.pid)
