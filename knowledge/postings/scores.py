@@ -43,6 +43,7 @@ class Collection:
         self.documents: Integers = documents[self.starts]
         self.count = int(self.live.sum())
         self.tokens = int(self.sizes[self.live].sum())
+        self._lengths: tuple[float, Doubles] = (0.0, self.sizes)
 
     @cached_property
     def _by_chunk(self) -> tuple[Integers, Integers]:
@@ -52,7 +53,20 @@ class Collection:
 
     def lengths(self, average: float) -> Doubles:
         """What `bm25()` adds to a frequency, for each row."""
-        return K1 * ((1 - B) + (B * self.sizes) / average)
+        known = self._lengths  # of one average: replaced as a whole, as threads share a collection
+        if known[0] != average:
+            known = self._lengths = (average, K1 * ((1 - B) + (B * self.sizes) / average))
+        return known[1]
+
+    def count_any(self, words: Sequence[str]) -> int:
+        """How many rows have one of these words."""
+        found = [self.word(word).rows for word in words]
+        if len(found) < 2:
+            return sum(map(len, found))
+        has = np.zeros(len(self.chunks), bool)
+        for each in found:
+            has[each] = True
+        return int(np.count_nonzero(has))
 
     def word(self, word: str) -> Posted:
         """Where a word stands."""

@@ -273,11 +273,10 @@ def _by_postings(
     known = words(db)
     if known is None:
         return None
-    cut, posted = indexing.Tokenizer(db).words, dict[str, "Posted"]()
+    posted = dict[str, "Posted"]()
     for phrase in match.phrases:
-        tokens = cut(phrase[1:-1]) if phrase.startswith('"') and phrase.endswith('"') else ()
-        if len(tokens) == 1:
-            posted[phrase] = known.word(tokens[0])
+        if (word := one_word(db, phrase)) is not None:
+            posted[phrase] = known.word(word)
             continue
         found = visible.frequencies(db, phrase, _PHRASE_ROWS)
         given = found and known.given([row for row, _ in found], [weighed for _, weighed in found])
@@ -285,6 +284,14 @@ def _by_postings(
             return None
         posted[phrase] = given or known.word("")
     return _ByPostings(db, match, conditions, known, posted)
+
+
+def one_word(db: apsw.Connection, expression: str) -> str | None:
+    """The word that an expression consists of, as the index has it; None where it is anything else."""
+    if not (expression.startswith('"') and expression.endswith('"')):
+        return None
+    words = indexing.Tokenizer(db).words(expression[1:-1])
+    return words[0] if len(words) == 1 else None
 
 
 class _ByPostings:

@@ -80,7 +80,7 @@ def search(
         if settings.averages:
             cosines = near.averages(best, settings.max_chunks_per_doc)
         if by_words:
-            counted, certain = Words(db, match, among), _certain(db, match, among, unit)
+            counted, certain = Words(db, match, among, known(db)), _certain(db, match, among, unit)
             alpha = _alpha(counted, words, settings.hybrid_alpha)
             keyword = {key: rank for key, (_, rank) in words.items()}
             scored = fusion.fuse(keyword, cosines, alpha, certain)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knowledge.access import EVERYTHING, Reader
+from knowledge.embed import embed_pending
+from knowledge.embedding import Embedders, Model
 from knowledge.postings import file as files
 from knowledge.postings import segment
 from knowledge.sqlite import indexing, matching, postings, reading
@@ -86,9 +89,9 @@ def small_fixture() -> Iterator[pytest.MonkeyPatch]:
 
 
 @asynccontextmanager
-async def by_fts5(path: Path) -> AsyncIterator[SqliteStore]:
+async def by_fts5(path: Path, embedders: Embedders | None = None) -> AsyncIterator[SqliteStore]:
     """The store as it answers without postings."""
-    async with open_store(path, readonly=True) as store:
+    async with open_store(path, readonly=True, embedders=embedders) as store:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store.words, "of", matching.no_postings)
             yield store
@@ -172,6 +175,35 @@ async def test_a_file_that_is_there_answers_the_first_search(path: Path, watched
     async with open_store(path, readonly=True) as store:
         assert await right(store, path)
     assert watched.count == len(QUESTIONS)
+
+
+class Lengths:
+    """An embedder whose vector is made of how long a text and its words are."""
+
+    model = Model("lengths", 3)
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        return [self.vector(len(text) % 5 + 1, len(text.split()), len(set(text))) for text in texts]
+
+    def vector(self, *numbers: int) -> bytes:
+        length = sum(n * n for n in numbers) ** 0.5
+        return struct.pack("<3f", *(n / length for n in numbers))
+
+
+async def test_hybrid_search_and_explain_are_those_of_fts5(path: Path, watched: Watched) -> None:
+    await filled(path)
+    embedders = Embedders(Lengths())
+    async with open_store(path, embedders=embedders) as store, by_fts5(path, embedders) as oracle:
+        await embed_pending(store, Lengths())
+        for text in QUESTIONS:
+            for reader in READERS:
+                for source in (None, "filesystem"):
+                    query = SearchQuery(query=text, mode="hybrid", source=source, explain=True, prefix=True, limit=5)
+                    answer = await store.search(query, reader)
+                    assert answer == await oracle.search(query, reader)
+                    assert not answer.warnings
+    assert watched.count
 
 
 def cut_short(file: Path) -> None:
