@@ -32,7 +32,7 @@ IDLE_S = 60.0
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # Files that SQLite creates beside a store's file. Syncs create `NAME.DIGEST.lock` there, one for each source.
-_BESIDE = ("-wal", "-shm", "-journal", ".vectors")
+_BESIDE = ("-wal", "-shm", "-journal", ".vectors", ".words", ".words.new")
 
 Configured = Callable[[str], Mapping[str, str | None]]
 AccessOf = Callable[[str], SourceAccess]

@@ -44,6 +44,7 @@ class _Report:
     config: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": None})
     store: dict[str, Any] = field(default_factory=lambda: {"ok": False, "path": None, "message": "not checked"})
     sidecar: dict[str, Any] | None = None
+    words: dict[str, Any] | None = None
     sources: list[dict[str, Any]] = field(default_factory=list)
     tenants: list[dict[str, Any]] = field(default_factory=list)
     embedder: dict[str, Any] = field(default_factory=lambda: {"ok": False, "provider": None, "message": "not checked"})
@@ -64,6 +65,7 @@ class _Report:
             "config": self.config,
             "store": self.store,
             "sidecar": self.sidecar,
+            "words": self.words,
             "tenants": self.tenants,
             "sources": self.sources,
             "embedder": self.embedder,
@@ -139,6 +141,11 @@ async def _check_store(report: _Report, config: Config) -> None:
         report.sidecar = {"ok": found.usable, "message": found.sidecar}
         if not found.usable:
             report.warnings.append(f"vectors beside the store: {found.sidecar}")
+    if found.words is not None:
+        said, usable = found.words
+        report.words = {"ok": usable, "message": said}
+        if not usable:
+            report.warnings.append(f"words beside the store: {said}")
     now = datetime.now(UTC)
     for source in stats.sources:
         late = lateness(source, every.get(source.source), now)
@@ -332,6 +339,8 @@ def _show(report: _Report) -> None:
         line(store["ok"], "store", f"{store['path']}: {store['message']}" if store["ok"] else store["message"])
         if report.sidecar is not None:
             line(report.sidecar["ok"], "vectors", report.sidecar["message"])
+        if report.words is not None:
+            line(report.words["ok"], "words", report.words["message"])
         damaged = [each for each in report.tenants if not each["ok"]]
         for each in damaged:
             line(False, "store", f"of tenant {each['tenant']}: {each['message']}")

@@ -5,6 +5,7 @@ Everything is counted among the documents that were searched, so that none of th
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -15,6 +16,9 @@ from knowledge.sqlite.access import Condition
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import Explained, ExplainedSearch, ExplainedWord, Mode, SearchQuery
 from storage.lanes import rows
+
+if TYPE_CHECKING:  # numpy, which most processes never need
+    from knowledge.postings.scores import Collection
 
 # The chunks that have a word are counted up to here: beyond, it says little, and counting it costs 10 ms.
 COUNTED = 5000
@@ -27,22 +31,35 @@ class Among:
         self.sql = matching.allowed(conditions, f"words.rowid >> {CHUNK_BITS}")
         self.documents = matching.allowed(conditions, "documents.n")
         self.bindings = matching.values(conditions)
+        self.everything = not conditions
 
 
 class Words:
     """The words of a query, as they stand in the documents that are searched."""
 
-    def __init__(self, db: apsw.Connection, match: ranking.MatchQuery, among: Among) -> None:
+    def __init__(
+        self, db: apsw.Connection, match: ranking.MatchQuery, among: Among, known: "Collection | None" = None
+    ) -> None:
+        """`known` are the postings of the snapshot, which count faster where all documents are searched."""
         self._db, self._match = db, match
-        sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents WHERE {among.documents}"
-        self.chunks: int = rows(db, sql, among.bindings)[0][0]
-        counted = f"SELECT 1 FROM words WHERE words MATCH :term AND {among.sql} LIMIT {COUNTED}"
-        self._df: list[int] = [
-            rows(db, f"SELECT count(*) FROM ({counted})", {"term": term, **among.bindings})[0][0]
-            for term in match.required
-        ]
+        if known is not None and among.everything:
+            self.chunks = known.count
+        else:
+            sql = f"SELECT coalesce(sum(chunk_count), 0) FROM documents WHERE {among.documents}"
+            self.chunks = int(rows(db, sql, among.bindings)[0][0])
+        self._df = [self._counted(term, among, known) for term in match.terms]
         # Of a word that may go on: all chunks that have it, as a look at some of them takes as long.
         self._all: dict[str, list[int]] = {}
+
+    def _counted(self, term: ranking.Term, among: Among, known: "Collection | None") -> int:
+        """How many of the chunks that are searched have a term, up to `COUNTED`."""
+        if known is not None and among.everything:
+            words = [matching.one_word(self._db, expression) for expression in term.expressions]
+            if None not in words:
+                return min(COUNTED, known.count_any([word for word in words if word is not None]))
+        counted = f"SELECT 1 FROM words WHERE words MATCH :term AND {among.sql} LIMIT {COUNTED}"
+        sql = f"SELECT count(*) FROM ({counted})"
+        return int(rows(self._db, sql, {"term": term.any, **among.bindings})[0][0])
 
     def of(self, first: int, last: int) -> list[fusion.Word]:
         """Each word, and whether one of the chunks from `first` to `last` has it."""

@@ -1,11 +1,11 @@
 """Whether a store's file, and the files beside it that are made from it, are as they were written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apsw
 
-from knowledge.sqlite import vectors
+from knowledge.sqlite import indexing, vectors
 from storage.lanes import rows
 
 # Damages of a file that are named.
@@ -16,12 +16,14 @@ MAX_NAMED = 5
 class Integrity:
     """`damage` is what SQLite says of the file; `sidecar` what there is to say of the vectors beside it, if they are.
 
-    A sidecar that is not `usable` is made anew by the next search by meaning.
+    A sidecar that is not `usable` is made anew by the next search by meaning. `words` is what there is to say of the
+    postings of words, if they are there, and whether they are of use.
     """
 
     damage: tuple[str, ...]
     sidecar: str | None
     usable: bool
+    words: tuple[str, bool] | None = None
 
 
 def check(db: apsw.Connection, file: Path) -> Integrity:
@@ -30,8 +32,16 @@ def check(db: apsw.Connection, file: Path) -> Integrity:
         damage = tuple(str(row[0]) for row in rows(db, f"PRAGMA quick_check({MAX_NAMED})") if row[0] != "ok")
     except apsw.CorruptError as error:
         damage = (str(error),)
-    if damage or not file.with_name(file.name + vectors.SUFFIX).exists():
-        return Integrity(damage, None, True)
+    if not damage and file.with_name(file.name + indexing.SUFFIX).exists():
+        from knowledge.sqlite import postings
+
+        return replace(_vectors(db, file), words=postings.described(db, file))
+    return Integrity(damage, None, True) if damage else _vectors(db, file)
+
+
+def _vectors(db: apsw.Connection, file: Path) -> Integrity:
+    if not file.with_name(file.name + vectors.SUFFIX).exists():
+        return Integrity((), None, True)
     from knowledge.sqlite import sidecar  # numpy, which most processes never need
 
     _, models = vectors.held(db)

@@ -7,18 +7,21 @@ less than what the last hit has.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
 from knowledge import globs, ranking, times
 from knowledge.embedding.fusion import DEFAULT, Settings
-from knowledge.sqlite import visible
+from knowledge.sqlite import indexing, visible
 from knowledge.sqlite.access import Condition
 from knowledge.sqlite.schema import CHUNK_BITS, chunk_range
 from knowledge.store import SearchQuery
 from storage.lanes import rows
+
+if TYPE_CHECKING:  # numpy, which most processes never need
+    from knowledge.postings.scores import Collection, Posted
 
 # SQLite refuses bm25() where rows are grouped, so `matches` must not be merged into `best`: LIMIT -1 prevents that,
 # without the copy that MATERIALIZED would make. Conditions come before the limit, so a document that meets them is
@@ -83,6 +86,16 @@ _GIVEN_UP = 0.6
 # A bound of `bm25()`: what one word adds is less than its idf times k1 + 1, and k1 is 1.2 in FTS5.
 _MOST_PER_IDF = 2.2
 
+# Rows of a phrase, which postings do not have: FTS5 finds them, and each takes 2 us.
+_PHRASE_ROWS = 2000
+
+# The postings of a snapshot, if they are known.
+Words = Callable[[apsw.Connection], "Collection | None"]
+
+
+def no_postings(db: apsw.Connection) -> None:
+    """Of a store without any."""
+
 
 def conditions(query: SearchQuery) -> tuple[Condition, ...]:
     """What a document must meet to be found. Raises ValueError for an invalid `since`, `until` or `path`."""
@@ -136,9 +149,11 @@ def ranked(
     conditions: Sequence[Condition],
     limit: int,
     settings: Settings = DEFAULT,
+    words: Words = no_postings,
 ) -> list[tuple[Ranked, tuple[Any, ...]]]:
     """The best documents, or chunks, in the order of hits, each with its row of `FOUND`."""
-    search, most = _Search(db, match, conditions, settings), limit + _SPARE
+    search: _Search | _ByPostings | None = _by_postings(db, match, conditions, settings, words)
+    search, most = search or _Search(db, match, conditions, settings), limit + _SPARE
     while True:
         found = search.best(limit, most)
         # The order of equals is that of their documents, so all the equals of the last one have to be there.
@@ -247,6 +262,89 @@ class _Search:
     def _ranked(self, most: int, complete: str, among: str, **named: str) -> list[Ranked]:
         sql = _SEARCH.format(rank=self._rank, best=self._best, rows=among, complete=complete, allowed=self._allowed)
         return [Ranked(*row) for row in rows(self._db, sql, self._values | {"most": most} | named)]
+
+
+def _by_postings(
+    db: apsw.Connection, match: ranking.MatchQuery, conditions: Sequence[Condition], settings: Settings, words: Words
+) -> "_ByPostings | None":
+    """The query among postings; None where these are not known, or do not have what it takes."""
+    if settings.by_chunk or settings.averages or any(" AND " in expression for expression in match.expressions):
+        return None
+    known = words(db)
+    if known is None:
+        return None
+    posted = dict[str, "Posted"]()
+    for phrase in match.phrases:
+        if (word := one_word(db, phrase)) is not None:
+            posted[phrase] = known.word(word)
+            continue
+        found = visible.frequencies(db, phrase, _PHRASE_ROWS)
+        given = found and known.given([row for row, _ in found], [weighed for _, weighed in found])
+        if found is None or (found and given is None):
+            return None
+        posted[phrase] = given or known.word("")
+    return _ByPostings(db, match, conditions, known, posted)
+
+
+def one_word(db: apsw.Connection, expression: str) -> str | None:
+    """The word that an expression consists of, as the index has it; None where it is anything else."""
+    if not (expression.startswith('"') and expression.endswith('"')):
+        return None
+    words = indexing.Tokenizer(db).words(expression[1:-1])
+    return words[0] if len(words) == 1 else None
+
+
+class _ByPostings:
+    """One query in one snapshot of the store, by the postings of all its words: every document is ranked."""
+
+    def __init__(
+        self,
+        db: apsw.Connection,
+        match: ranking.MatchQuery,
+        conditions: Sequence[Condition],
+        known: "Collection",
+        posted: Mapping[str, "Posted"],
+    ) -> None:
+        from knowledge.postings import scores
+
+        self._db, self._known, self._of = db, known, scores
+        self._conditions = conditions
+        self._allowed, self._values = allowed(conditions, "best.n"), values(conditions)
+        chunks, tokens = known.count, known.tokens
+        if (shown := visible.visible(db, conditions)) is not None:
+            posted = {phrase: known.among(each, shown.flags) for phrase, each in posted.items()}
+            chunks, tokens = shown.chunks, shown.tokens
+        average = tokens / chunks if chunks else 1.0
+        idfs = [visible.idf(len(posted[phrase].rows), chunks) for phrase in match.phrases]
+        self._scores = known.scores([posted[phrase] for phrase in match.phrases], idfs, average)
+        self._documents = scores.of_documents(known, self._scores)
+        terms = [[posted[phrase] for phrase in term.expressions] for term in match.terms]
+        # A document that has what stands together, and not the word, is complete where there is no other word.
+        self._complete = scores.with_all(known, terms if len(terms) > 1 else [])
+
+    def best(self, limit: int, most: int) -> list[Ranked]:
+        """As `_Search.best`."""
+        depth = most
+        while True:
+            found = self._of.best(self._documents, self._complete, depth)
+            numbers = self._known.documents[found.places].tolist()
+            there = self._permitted(numbers)
+            kept = [index for index, n in enumerate(numbers) if there is None or n in there][:most]
+            if len(kept) == most or len(numbers) < depth:
+                break
+            depth *= 8
+        chunk, places = self._of.chunk, found.places.tolist()
+        ranks, complete = (-found.scores).tolist(), found.complete.tolist()
+        return [
+            Ranked(numbers[i], chunk(self._known, places[i], self._scores), ranks[i], int(complete[i])) for i in kept
+        ]
+
+    def _permitted(self, numbers: Sequence[int]) -> set[int] | None:
+        """Those of documents that meet the conditions; None for all."""
+        if not self._conditions:
+            return None
+        sql = f"SELECT n FROM (SELECT value AS n FROM json_each(:known)) AS best WHERE {self._allowed}"
+        return {n for (n,) in rows(self._db, sql, self._values | {"known": json.dumps(numbers)})}
 
 
 def _split(counts: Mapping[str, int], worth: Mapping[str, float], least: int) -> tuple[list[str], list[str]]:

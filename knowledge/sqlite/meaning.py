@@ -61,6 +61,7 @@ def search(
     meant: Meant,
     sidecar: Sidecar,
     settings: fusion.Settings,
+    known: matching.Words = matching.no_postings,
 ) -> SearchAnswer:
     """The best documents, or chunks, by `query.mode`, which is not `keyword`."""
     vector, unit = np.frombuffer(meant.vector, "<f4"), _Unit(settings)
@@ -70,7 +71,7 @@ def search(
         words: dict[int, tuple[int, float]] = {}
         if by_words and match.any:
             depth = max(query.limit, settings.candidate_k_keyword)
-            ranked = matching.ranked(db, match, conditions, depth, settings)
+            ranked = matching.ranked(db, match, conditions, depth, settings, known)
             words = {unit.of(each.chunk): (each.chunk, -each.rank) for each, _ in ranked}
         best = near.best(max(query.limit, settings.candidate_k_vector))
         candidates = (len(words) if by_words else None, len(best))
@@ -79,7 +80,7 @@ def search(
         if settings.averages:
             cosines = near.averages(best, settings.max_chunks_per_doc)
         if by_words:
-            counted, certain = Words(db, match, among), _certain(db, match, among, unit)
+            counted, certain = Words(db, match, among, known(db)), _certain(db, match, among, unit)
             alpha = _alpha(counted, words, settings.hybrid_alpha)
             keyword = {key: rank for key, (_, rank) in words.items()}
             scored = fusion.fuse(keyword, cosines, alpha, certain)

@@ -126,12 +126,16 @@ class Found(NamedTuple):
 
 
 def search(
-    db: apsw.Connection, query: SearchQuery, conditions: Sequence[Condition], settings: Settings = DEFAULT
+    db: apsw.Connection,
+    query: SearchQuery,
+    conditions: Sequence[Condition],
+    settings: Settings = DEFAULT,
+    words: matching.Words = matching.no_postings,
 ) -> SearchAnswer:
     """The best chunk of each document that matches, or several of them, the best first."""
     with db:  # one snapshot: the excerpts are of the chunks that were ranked
         match = parsed(db, query)
-        found = matching.ranked(db, match, conditions, query.limit, settings) if match.any else []
+        found = matching.ranked(db, match, conditions, query.limit, settings, words) if match.any else []
         scores = ranking.scores([(bool(each.complete), each.rank) for each, _ in found])
         shown = [Found(row, each.chunk, score) for (each, row), score in zip(found, scores, strict=True)]
         if query.explain:
@@ -349,9 +353,9 @@ def _export_chunk(document_id: str, index: int, text: str) -> dict[str, Any]:
 
 
 def size_on_disk(file: Path) -> int:
-    """The bytes of the file, which is no link, its log and its vectors; 0 if there is none."""
+    """The bytes of the file, which is no link, its log and what is beside it; 0 if there is none."""
     size = 0
-    for path in (file, *(file.with_name(file.name + suffix) for suffix in ("-wal", ".vectors"))):
+    for path in (file, *(file.with_name(file.name + suffix) for suffix in ("-wal", vectors.SUFFIX, indexing.SUFFIX))):
         with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size

@@ -53,6 +53,13 @@ CREATE VIRTUAL TABLE words USING fts5(
 CREATE TABLE indexed(language TEXT NOT NULL, previous TEXT, passed INTEGER NOT NULL);
 INSERT INTO indexed VALUES ('{DEFAULT_LANGUAGE}', NULL, 0);
 """
+# Which documents have had their words changed, in the order of the changes, for the postings beside the store
+# (`postings.py`). Never empty; it begins at random.
+WORD_CHANGES = """
+CREATE TABLE word_changes(at INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+INSERT INTO word_changes VALUES (abs(random() >> 16), 0);
+"""
+
 # The labels of documents; most have none. `own`: they came with the item. `changes` counts, for each set of labels, the
 # transactions that changed documents with that set. Not a column of `documents`, for the reason above.
 LABELS = """
@@ -96,7 +103,7 @@ CREATE TABLE documents(
     UNIQUE(source, source_id)
 );
 CREATE INDEX documents_by_source ON documents(source, chunk_count);
-{PLACES}{SYNCS}{LABELS}{WORDS}
+{PLACES}{SYNCS}{LABELS}{WORDS}{WORD_CHANGES}
 {VECTORS}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import apsw
@@ -46,6 +47,8 @@ from storage.lanes import Lane, at_once, open_lane, rows
 from storage.watch import Watch, open_watch
 
 if TYPE_CHECKING:
+    from knowledge.postings.scores import Collection
+    from knowledge.sqlite.postings import Postings
     from knowledge.sqlite.sidecar import Sidecar
 
 T = TypeVar("T")
@@ -125,9 +128,14 @@ async def open_store(
         except apsw.Error as error:
             fault = await trio.to_thread.run_sync(fault_of, error, file)
             raise StoreError(opening_text(fault, NAMED, given, error)) from error
-        yield SqliteStore(
+        store = SqliteStore(
             file, writer, tuple(lanes), configured or {}, max_bytes, watch, access, every, embedders, settings
         )
+        try:
+            yield store
+        finally:
+            with trio.CancelScope(shield=True):  # a thread that makes postings ends after a few documents
+                await store.words.close()
 
 
 def already_runs(source: str) -> str:
@@ -179,6 +187,36 @@ async def open_empty_store(embedders: Embedders | None = None) -> AsyncIterator[
         yield SqliteStore(Path(), None, (lane,), {}, embedders=embedders)
 
 
+class _Words:
+    """The postings of an open store, from the first search of a large one on; shared by its copies."""
+
+    def __init__(self, file: Path, max_bytes: int | None) -> None:
+        self._file, self._max_bytes = file, max_bytes
+        self._lock = Lock()
+        self._postings: Postings | None = None
+
+    def of(self, db: apsw.Connection) -> "Collection | None":
+        """Those of the snapshot of `db`, if they are known."""
+        with self._lock:
+            if self._postings is None:
+                if self._file == Path() or not indexing.is_large(db):
+                    return None
+                from knowledge.sqlite.postings import Postings  # numpy, which most processes never need
+
+                self._postings = Postings(self._file, self._max_bytes)
+        return self._postings.collection(db)
+
+    async def close(self) -> None:
+        """End the thread that makes them, if there is one."""
+        if self._postings is not None:
+            await trio.to_thread.run_sync(self._postings.close)
+
+    async def wait(self) -> None:
+        """Wait until none is making them."""
+        if self._postings is not None:
+            await trio.to_thread.run_sync(self._postings.wait)
+
+
 class SqliteStore:
     """A `WritableStore` in one file; made by `open_store`, whose block it does not outlive.
 
@@ -213,6 +251,7 @@ class SqliteStore:
         self._queries = QueryVectors()
         self._asking = trio.Semaphore(embedders.at_once if embedders else 1)
         self._vectors: Sidecar | None = None  # opened by the first search by meaning
+        self.words = _Words(file, max_bytes)
 
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
         """The same store with other configured sources."""
@@ -297,7 +336,9 @@ class SqliteStore:
         if not any_words and not query.explain:
             await trio.lowlevel.checkpoint()
             return SearchAnswer(())
-        return await self._read(partial(reading.search, query=query, conditions=conditions, settings=self._settings))
+        return await self._read(
+            partial(reading.search, query=query, conditions=conditions, settings=self._settings, words=self.words.of)
+        )
 
     def _by_meaning(
         self, query: SearchQuery, conditions: Sequence[Condition], meant: Meant, db: apsw.Connection
@@ -306,7 +347,7 @@ class SqliteStore:
 
         if self._vectors is None:
             self._vectors = sidecar.Sidecar(self._file)
-        return meaning.search(db, query, conditions, meant, self._vectors, self._settings)
+        return meaning.search(db, query, conditions, meant, self._vectors, self._settings, self.words.of)
 
     async def _meant(self, query: SearchQuery, seen: Condition, reader: Reader) -> tuple[Meant | None, "_Why"]:
         """The query's vector; None where it has none, or the store has none to compare it with.

@@ -16,6 +16,7 @@ from knowledge.sqlite.schema import (
     SCHEMA_VERSION,
     SYNCS,
     VECTORS,
+    WORD_CHANGES,
     WORDS,
     chunk_range,
     is_upgrading,
@@ -46,6 +47,7 @@ def _begin(db: apsw.Connection) -> None:
     if db.pragma("user_version") == 1:  # the lock is ours; another process may have been faster
         rows(db, PLACES + SYNCS + "CREATE TABLE upgrade(passed INTEGER NOT NULL); INSERT INTO upgrade VALUES (0);")
         rows(db, VECTORS)
+        rows(db, WORD_CHANGES)
         rows(db, "ALTER TABLE chunks RENAME TO old_chunks;" + WORDS)
         rows(db, LABELS)
         for column in LABELLED:

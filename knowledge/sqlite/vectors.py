@@ -14,6 +14,7 @@ import apsw
 
 from knowledge.embedding import Model
 from knowledge.embedding.windows import MAX_WINDOWS, windows
+from knowledge.sqlite import indexing
 from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import StoreError
@@ -160,15 +161,20 @@ def write(
 
 
 def used_bytes(db: apsw.Connection) -> int:
-    """The bytes of pages in use, the current transaction's included, and of the sidecar.
+    """The bytes of pages in use, the current transaction's included, and of the files beside them.
 
     Free pages are reused before the file grows.
     """
     pages = int((db.pragma("page_count") - db.pragma("freelist_count")) * db.pragma("page_size"))
+    return pages + sum(beside_bytes(db, suffix) for suffix in (SUFFIX, indexing.SUFFIX))
+
+
+def beside_bytes(db: apsw.Connection, suffix: str) -> int:
+    """The bytes of a file beside the store; 0 where there is none."""
     try:
-        return pages + os.stat(db.filename + SUFFIX).st_size
+        return os.stat(db.filename + suffix).st_size
     except OSError:
-        return pages
+        return 0
 
 
 def forget(db: apsw.Connection, n: int) -> None:

@@ -79,6 +79,11 @@ class _Ranks:
         return -1.0 * score
 
 
+def frequency(row: "apsw.FTS5ExtensionApi", /, *_: object) -> float:
+    """How much the first phrase of an expression counts in a row."""
+    return sum(column * len(places) for column, places in zip(WEIGHTS, row.phrase_locations(0), strict=True))
+
+
 _ranks: WeakKeyDictionary[apsw.Connection, _Ranks] = WeakKeyDictionary()
 _ranks_lock = threading.Lock()  # connections are of many threads
 
@@ -89,7 +94,21 @@ def _ranks_of(db: apsw.Connection) -> _Ranks:
         if found is None:
             found = _ranks[db] = _Ranks()
             db.register_fts5_function("visible_bm25", found.rank)
+            db.register_fts5_function("frequency", frequency)
     return found
+
+
+def frequencies(db: apsw.Connection, phrase: str, most: int) -> list[tuple[int, float]] | None:
+    """The rows that have a phrase, in ascending order, and how much it counts in each; None where these are too many.
+
+    Of all rows, hidden ones too.
+    """
+    sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+    if rows(db, sql, (phrase, most + 1))[0][0] > most:
+        return None
+    _ranks_of(db)
+    found = rows(db, "SELECT rowid, frequency(words) FROM words WHERE words MATCH ? ORDER BY rowid", (phrase,))
+    return [(row, weighed) for row, weighed in found]
 
 
 def visible(db: apsw.Connection, conditions: Sequence[Condition]) -> Visible | None:
@@ -124,11 +143,11 @@ def _read(db: apsw.Connection, seen: Sequence[Condition]) -> Visible | None:
     for n, _ in found:
         flags[n] = 1
     sizes = rows(db, f"SELECT id >> {CHUNK_BITS}, sz FROM words_docsize")
-    tokens = sum(_tokens(size) for n, size in sizes if flags[n])
+    tokens = sum(token_count(size) for n, size in sizes if flags[n])
     return Visible(bytes(flags), chunks, tokens)
 
 
-def _tokens(size: bytes) -> int:
+def token_count(size: bytes) -> int:
     """The tokens of a row: of each column a number, in groups of seven bits."""
     total = value = 0
     for byte in size:

@@ -75,6 +75,7 @@ def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes
         # The end of a sync. Every batch left a segment of the index that each query would merge anew: one instead
         # of twelve halves the time of a search (measured). Bounded, so that a large index is merged bit by bit.
         db.execute("INSERT INTO words(words, rank) VALUES ('merge', ?)", (-_MERGE_PAGES,))
+        indexing.sweep(db)
     if batch.upserts and max_bytes is not None and (used := _written_bytes(db)) > max_bytes:
         raise StoreError(
             f"the store would hold {used} bytes; its limit is {max_bytes} (quota stored_bytes); the documents "
@@ -167,6 +168,7 @@ def _delete(db: apsw.Connection, changed: Changed, source_id: str) -> bool:
         db.execute("DELETE FROM documents WHERE n = ?", (n,))
         db.execute("DELETE FROM labels WHERE n = ?", (n,))
         _forget_chunks(db, n)
+        indexing.note(db, (n,))
         db.execute("DELETE FROM bodies WHERE n = ?", (n,))
         vectors.forget(db, n)
     return bool(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cli_support import Engine
 
-from knowledge.sqlite import sidecar
+from knowledge.sqlite import postings, sidecar
 
 UNUSABLE = {
     "filesystem:gone": ('root = "away"', "its root folder cannot be reached: No such file or directory"),
@@ -114,6 +114,28 @@ def test_doctor_tells_of_each_source_when_it_was_synchronised_and_which_are_late
     out = filled("doctor").out
     assert "✗ source       filesystem:docs: 3 documents, last sync " in out
     assert "✗ source       filesystem:new: 0 documents, last sync never" in out
+
+
+def test_doctor_finds_damaged_words_that_nothing_depends_on(
+    filled: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert filled("doctor", "--json").json["words"] is None
+    store = tmp_path / "data/engine.sqlite"
+    postings.update(store, None, lambda seconds: None)
+    ended = filled("doctor", "--json")
+    assert ended.json["words"]["message"].endswith("checksum right")
+    assert "✓ words" in filled("doctor").out
+    words = postings.path_of(store)
+    data = bytearray(words.read_bytes())
+    data[-64] ^= 1  # whether the first chunk is true
+    words.unlink()
+    words.write_bytes(data)
+    ended = filled("doctor", "--json")
+    assert (ended.code, ended.json["words"]["ok"]) == (0, False)
+    assert any("searches make it anew" in each for each in ended.json["warnings"])
+    search = filled("search", "release", "--json").json
+    words.unlink()
+    assert filled("search", "release", "--json").json == search
 
 
 def test_doctor_finds_a_damaged_store_and_a_damaged_file_of_vectors_that_nothing_depends_on(

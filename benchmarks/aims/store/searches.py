@@ -33,6 +33,9 @@ async def ask(store: SqliteStore, texts: Sequence[str], mode: Mode) -> list[floa
 
 async def search(library: Library, rounds: int) -> Rounds:
     """By words, by meaning and by both, and bare words and vectors, in turns."""
+    async with library.opened() as store:  # as vectors, postings are ready
+        await ask(store, library.asked[:1], "keyword")
+        await store.words.wait()
     matrix = bare.matrix_of(library.store)
     modes: dict[str, Mode] = {"keyword": "keyword", "semantic": "semantic", "hybrid": "hybrid"}
     seen: Rounds = {name: [] for name in (*modes, "bare words", "bare vectors")}
