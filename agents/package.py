@@ -50,6 +50,8 @@ class Package:
         if not self.digest:
             content = self._content(self.files)
             needed = {name: self.files[name] for name in (self.main, *(name for name, _ in self.modules))}
+            if self.kind == "chatmd":  # a document is made of the files that it names, each time it is loaded
+                needed = dict(self.files)
             head = self._content(needed) if len(self.files) > len(needed) else None
             object.__setattr__(self, "digest", hashlib.sha256(content).hexdigest())
         object.__setattr__(self, "content", content)

@@ -95,7 +95,7 @@ class Service:
         self.usage = UsageLog(self.engine.book, self.control.usage if self.loaded.config.tenants.enabled else None)
         self.engine.spending.spent = self.usage.cost_of
         folder = partial(packages_path, self.loaded.config.db.path)
-        self.active = ActiveVersions(self.control, self.engine, self.registry, self.changes, folder)
+        self.active = ActiveVersions(self.control, self.engine, self.means, self.registry, self.changes, folder)
         self.publishing = Publishing(self.control, self.engine, self.registry, self.active, self.stores.stored_bytes)
 
     def published(self, tenant: Tenant) -> PublishedBlock:

@@ -182,6 +182,12 @@ WORK: dict[str, WorkSpec] = {
             "the operator, whose servers these are",
         ),
         WorkSpec(
+            "published document", "a document of a package is parsed with its imports and what is inside it, and built",
+            None, 100_000, "source_bytes and the values of all its documents together, fs_bytes of what it shows of "
+            "files, however often; 64 documents; in a thread (agents/chatmd/packed.py)",
+            "the tenant's CPU seconds",
+        ),
+        WorkSpec(
             "upload", "a package is parsed, addressed and made what is called",
             None, None, "server.max_body_bytes, 16 MiB and 256 files; a toml file 256 KiB, with 16 KiB and 64 dots "
             "beside its texts and 4,096 backslashes; versions in parts of 64 and 8 MiB, in a thread; 32 MiB of a "

@@ -7,7 +7,7 @@ files: component by component, never through a symbolic link.
 import errno
 import posixpath
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,6 +108,15 @@ def load_text(source: bytes, sizes: Sizes, *, shown: str, strict: bool = False) 
     nowhere = Path("/")
     loaded = _Loading(Places(nowhere), sizes, shown, strict, _unseen, has_files=False).load(source, nowhere)
     return msgspec.structs.replace(loaded, folder=None)
+
+
+def load_packed(
+    files: Mapping[Path, bytes], path: Path, folder: Path, sizes: Sizes, *, strict: bool = False
+) -> Loaded:  # fmt: skip
+    """Read a document of a package: it and what it names are among `files`, all of which are below `folder`."""
+    shown = str(path.relative_to(folder))
+    loading = _Packed(Places(path.parent, (folder,)), sizes, shown, strict, files)
+    return loading.load(files[path][: sizes.source_bytes + 1], path)
 
 
 def source_of(path: Path, bound: int) -> bytes:
@@ -337,3 +346,27 @@ class _Loading:
 
     def _report(self, code: str, message: str, at: Position) -> None:
         self._found[diagnostic(code, message, at, strict=self._strict)] = None
+
+
+class _Packed(_Loading):
+    """A loading from a package, whose files are texts in memory."""
+
+    def __init__(
+        self, places: Places, sizes: Sizes, shown: str, strict: bool, files: Mapping[Path, bytes]
+    ) -> None:  # fmt: skip
+        super().__init__(places, sizes, shown, strict, _unseen)
+        self._packed = files
+
+    def _require_folder(self, path: Path) -> None:
+        if path in self._packed:
+            raise _Missing("file-kind", "not a folder")
+        if path not in self._places.roots and not any(each.is_relative_to(path) for each in self._packed):
+            raise _Missing("file-missing", "no such folder")
+
+    def _content(self, path: Path, bound: int, set_by: str) -> bytes:
+        content = self._packed.get(path)
+        if content is None:
+            raise _Missing("file-missing", f"{self._name(path)} is not among the package's files")
+        if len(content) > bound:
+            raise _Missing("too-large", f"{self._name(path)} is larger than {max(bound, 0)} bytes ({set_by})")
+        return content

@@ -89,7 +89,8 @@ class Opening:
         self._found.update(dict.fromkeys(nesting(self._documents, top)))
         found = tuple(self._found)
         wrong = tuple(errors(found))
-        warnings = tuple(str(each) for each in found if each not in wrong)
+        fatal = frozenset(wrong)  # a document may have a hundred thousand errors
+        warnings = tuple(str(each) for each in found if each not in fatal)
         if wrong:
             return Reading(None, wrong, warnings)
         opened = Opened(top, self._documents, self._fetched)

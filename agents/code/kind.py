@@ -25,12 +25,14 @@ class Packages(Generic[T]):
     """How packages of a kind are published. `name` is the manifest's `kind`.
 
     `declaration` checks what the script declares; packages of a kind without one are not described in a worker. `make`
-    makes the agent or tool from a package and that declaration. Both raise WrongShape and Problem (400).
+    makes the agent or tool from a package and that declaration. Both raise WrongShape and Problem (400). `slow` if it
+    takes time in proportion to the package's files: then it is made in a thread.
     """
 
     name: str
     declaration: Callable[[object], AgentDeclaration | ToolDeclaration] | None
     make: Callable[[Package, object, Making], Made[T]]
+    slow: bool = False
 
 
 def _nothing(entry: object) -> Iterable[Path]:

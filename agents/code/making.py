@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from agents.code.entries import Means
 from agents.code.script import LuaScript
 from agents.package import Package
+from agents.registry import Registry
 from agents.shapes.shape import narrowed
+from agents.tool import Tool
 from engine.config import ScriptEntry
 from engine.egress.redaction import NOTHING_SECRET
 from engine.engine import Engine
@@ -18,21 +21,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Made(Generic[T]):
-    """The agent or tool of a package, and warnings for its publisher. `folder` has the files that it reads."""
+    """The agent or tool of a package, and warnings for its publisher. `folder` has the files that it reads.
+
+    `tool` is the tool that an agent is offered as beside its prompt, if it is.
+    """
 
     thing: T
     warnings: tuple[str, ...] = ()
     folder: Path | None = None
+    tool: Tool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """The context in which a package is made. `folder` has the files beside its script; None if there are none.
+    """The context in which a package of a tenant is made.
 
-    `free` are the tools that need no grant. `compiles` is true if its schemas have been compiled before.
+    `folder` has the files beside its script; None if there are none. `free` are the tools that need no grant.
+    `compiles` is true if its schemas have been compiled before.
     """
 
     engine: Engine
+    tenant: str
+    means: Means
+    registry: Registry
     folder: Path | None
     free: frozenset[str]
     compiles: bool = False

@@ -1,30 +1,37 @@
 """Agents that are documents in ChatMD: read when they are loaded, shown as prompts, and run as tools."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import trio
+from pydantic import ValidationError
 
 from agents.agent import AgentArgument, AgentInfo, Call, Resolved
 from agents.chatmd.diagnostics import Diagnostic
 from agents.chatmd.files import MAX_VALUES, Sizes
 from agents.chatmd.history import given
 from agents.chatmd.opening import Opening
+from agents.chatmd.packed import read_packed
 from agents.chatmd.program import Program, Unavailable
 from agents.chatmd.web import open_hosts
 from agents.code.chatmd_prompt import images_of, left_out, prompt_of
 from agents.code.entries import Loading, NotLoaded, Place
 from agents.code.files import Files, signature
-from agents.code.kind import Kind
+from agents.code.kind import Kind, Packages
+from agents.code.making import Made, Making
+from agents.package import Package
 from agents.registry import Registry
 from agents.shapes.schema import parameters_schema, returns_schema
 from agents.shapes.shape import narrowed
-from agents.tools.chatmd import tool_of
+from agents.tool import ToolInfo
+from agents.tools.chatmd import ChatmdTool, tool_of
 from engine.config import ChatmdEntry
+from engine.egress.rules import parse_rules, parse_url, refusal
 from engine.errors import Code, Problem
+from engine.models.calling import GrantedModels
 from engine.tenant import DEFAULT_TENANT, Tenant
 
 # What is said of a document that has more than this.
@@ -173,4 +180,99 @@ def _description(schema: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-KIND = Kind(table="chatmd", load=_load, watched=lambda entry: (entry.path,), tool=tool_of)
+# ---- published --------------------------------------------------------------------------------------------------
+
+# Keys of an entry that a manifest may have in `config`; all others are grants, or the operator's.
+_PACKAGED = ("description", "title", "model", "parameters", "returns", "confirm", "strict")
+# Where a package is that has one file, which nothing reads from the disk.
+_NOWHERE = Path("/package")
+_NO_SERVERS = "a published document has no MCP servers"
+
+
+def _make(package: Package, said: object, making: Making) -> Made[ChatmdAgent]:
+    """The agent of a package: it and its tool. Takes time in proportion to the package: in a thread."""
+    folder = making.folder or _NOWHERE
+    bound = making.engine.limits_for(dict(package.grants.limits), DEFAULT_TENANT)
+    sizes = Sizes(int(bound["source_bytes"]), int(bound["fs_bytes"]), MAX_VALUES)
+    entry = _entry(package, folder)
+    parameters = None if entry.parameters is None else parameters_schema(
+        entry.parameters, "config.parameters", compiles=making.compiles
+    )  # fmt: skip
+    returns_schema(entry.returns, compiles=making.compiles)
+    files = {folder / path: text.encode() for path, text in package.files.items()}
+    rules = parse_rules(package.grants.hosts)
+
+    def refusal_of(url: str) -> str | None:
+        try:
+            return refusal(rules, parse_url(url))
+        except ValueError as error:
+            return f"no address: {error}"
+
+    reading = read_packed(
+        files, entry.path, folder, sizes, refusal_of, strict=entry.strict, description=entry.description
+    )  # fmt: skip
+    if reading.errors or reading.built is None:
+        first = reading.errors[0]
+        more = f" (and {len(reading.errors) - 1} more)" if len(reading.errors) > 1 else ""
+        at = f"{first.at.file}:{first.at.line}:{first.at.column}"
+        raise Problem(Code.BAD_REQUEST, f"the document does not load: {first.code}: {at}: {first.message}{more}")
+    program = _without_servers(reading.built.program)
+    allowed, left_out = making.allowed(package, [*dict.fromkeys(_declared_in(program))])
+    entry = entry.model_copy(update={"tools": allowed})
+    info = AgentInfo(
+        name=package.name,
+        description=program.description,
+        tools=narrowed(_declared(program), allowed),
+        source="chatmd",
+        arguments=_arguments(parameters) if package.arguments is None else package.arguments,
+        title=entry.title,
+        expose=entry.expose,
+    )
+    warnings = (*reading.warnings[:_MOST_WARNINGS], *left_out)
+    agent = ChatmdAgent(info, program, entry, {}, making.registry, warnings, parameters, images_of(program))
+    models = GrantedModels(making.means.models, package.grants.models)
+
+    def known(name: str) -> ToolInfo | None:
+        offered = making.registry.tool(making.tenant, name)
+        return None if offered is None else offered.tool.info
+
+    tool = ChatmdTool.from_agent(
+        agent, entry, making.engine, replace(making.means, models=models), making.registry,
+        tenants=(making.tenant,), known=known, label=f"{package.name}@{package.version}",
+    )  # fmt: skip
+    return Made(agent, warnings, making.folder, tool)
+
+
+def _entry(package: Package, folder: Path) -> ChatmdEntry:
+    """The entry that a package stands for. Raises Problem (400)."""
+    if unknown := next((key for key in package.config if key not in _PACKAGED), None):
+        known = ", ".join(_PACKAGED)
+        raise Problem(Code.BAD_REQUEST, f"config: a document has no key {unknown[:64]!r}; known: {known}")
+    limits = dict(package.grants.limits)
+    try:
+        return ChatmdEntry.model_validate({**package.config, "path": folder / package.main, "limits": limits})
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, error["loc"]))[:128]
+        raise Problem(Code.BAD_REQUEST, f"config: {where}: {error['msg'][:1].lower()}{error['msg'][1:]}") from None
+
+
+def _without_servers(program: Program) -> Program:
+    """The program without the tools of MCP servers, which are the operator's, with his keys."""
+    tools = tuple(tool for tool in program.tools if tool.kind != "mcp")
+    gone = tuple(Unavailable(tool.name or tool.url, _NO_SERVERS) for tool in program.tools if tool.kind == "mcp")
+    inside = {key: _without_servers(each) for key, each in program.documents.items()}
+    return replace(program, tools=tools, unavailable=(*program.unavailable, *gone), documents=inside)
+
+
+def _declared_in(program: Program) -> Iterator[str]:
+    """The tenant's tools that a document and those inside it declare."""
+    yield from _declared(program)
+    for inside in program.documents.values():
+        yield from _declared_in(inside)
+
+
+KIND = Kind(
+    table="chatmd", load=_load, watched=lambda entry: (entry.path,), tool=tool_of,
+    packages=Packages("chatmd", None, _make, slow=True),
+)  # fmt: skip

@@ -24,6 +24,7 @@ import trio
 from agents import kinds, tools
 from agents.agent import Agent
 from agents.changes import Change, Changes
+from agents.code.entries import Means
 from agents.code.kind import packages
 from agents.code.making import Making
 from agents.package import Package
@@ -31,6 +32,7 @@ from agents.publishing.manifest import restored
 from agents.registry import EMPTY, Canary, OfferedTool, PublishedSet, Registry
 from agents.shapes.parameters import Parameters
 from agents.shapes.shape import WrongShape
+from agents.tool import Tool
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from control.store import ControlStore
 from control.versions.records import ActiveVersion, StoredVersion
@@ -77,7 +79,7 @@ class _TenantCache:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The agent or tool of a version, and warnings for its publisher."""
+    """The agent or tool of a version, and warnings for its publisher. An agent may be offered as a tool, too."""
 
     agent: Agent | None
     tool: OfferedTool | None
@@ -96,11 +98,13 @@ class ActiveVersions:
         self,
         control: ControlStore,
         engine: Engine,
+        means: Means,
         registry: Registry,
         changes: Changes,
         folder: Callable[[str], Path],
     ) -> None:
         self._control = control
+        self._means = means
         self._engine = engine
         self._registry = registry
         self._changes = changes
@@ -170,7 +174,10 @@ class ActiveVersions:
 
     def made(self, tenant: str, package: Package, said: object) -> Made:
         """The agent or tool of a package with this declaration. Raises WrongShape and Problem (400)."""
-        return _made(self._engine, self._folder(tenant), package, said)
+        return self._makings(tenant).made(package, said)
+
+    def _makings(self, tenant: str) -> "_Makings":
+        return _Makings(self._engine, self._means, self._registry, tenant, self._folder(tenant))
 
     async def _hold(self, tenant: Tenant) -> _TenantCache:
         held = self._held.get(tenant.id)
@@ -252,7 +259,7 @@ class ActiveVersions:
             numbers = [each.n for each in batch]
             whole = {each.digest for each in batch} & unwritten
             kept = await self._control.versions.stored(tenant, numbers, whole)
-            making = partial(_make_all, self._engine, folder, tenant, batch, kept)
+            making = partial(_make_all, self._makings(tenant), batch, kept)
             made, all_made, cpu_s = await trio.to_thread.run_sync(making)
             self._engine.charge(held.tenant, cpu_s)
             found |= made
@@ -301,7 +308,7 @@ def _batches(versions: Sequence[ActiveVersion], unwritten: Collection[str]) -> I
 
 
 def _make_all(
-    engine: Engine, folder: Path, tenant: str, active: Sequence[ActiveVersion], kept: Mapping[int, StoredVersion]
+    makings: "_Makings", active: Sequence[ActiveVersion], kept: Mapping[int, StoredVersion]
 ) -> tuple[dict[int, Made], bool, float]:
     """The agents and tools of these versions, whether none is left to retry, and the CPU seconds that it took."""
     began_s = time.thread_time()
@@ -312,8 +319,8 @@ def _make_all(
             continue  # deleted since it was listed
         try:
             package = restored(each.name, each.version, each.digest, kept[each.n].content, partial=kept[each.n].partial)
-            _put_files(folder, package)
-            found[each.n] = _made(engine, folder, package, kept[each.n].said, compiles=True)
+            _put_files(makings.folder, package)
+            found[each.n] = makings.made(package, kept[each.n].said, compiles=True)
         except OSError as error:
             complete = False  # a full disk: worth a retry
             reason = f"its files cannot be written: {error}"
@@ -321,7 +328,7 @@ def _make_all(
             reason = str(wrong)
         else:
             continue
-        log.error("a published version cannot be used", tenant=tenant, root=each.root, name=each.name,
+        log.error("a published version cannot be used", tenant=makings.tenant, root=each.root, name=each.name,
                   version=each.version, reason=reason)  # fmt: skip
     return found, complete, time.thread_time() - began_s
 
@@ -336,7 +343,12 @@ def _published_set(active: Sequence[ActiveVersion], made: Mapping[int, Made]) ->
             continue
         if thing.agent is not None:
             _put(each, thing.agent, agents, agent_canaries)
-        if thing.tool is not None:
+        if thing.tool is not None and each.root == "tool":
+            _put(each, thing.tool, tools, tool_canaries)
+    taken = set(tools)  # a published tool goes before an agent of its name
+    for each in active:
+        thing = made.get(each.n)
+        if thing is not None and thing.tool is not None and each.root == "agent" and each.name not in taken:
             _put(each, thing.tool, tools, tool_canaries)
     return PublishedSet(agents, tools, agent_canaries, tool_canaries) if active else EMPTY
 
@@ -366,15 +378,28 @@ def _has_files(made: Made) -> bool:
     return made.folder is None or made.folder.is_dir()
 
 
-def _made(engine: Engine, folder: Path, package: Package, said: object, *, compiles: bool = False) -> Made:
-    """The agent or tool of a package. `compiles` is true if its schemas have been compiled before."""
-    making = Making(engine, _files_of(folder, package), BUILTIN_NAMES, compiles)
-    if package.root == "agent":
-        agent = packages(kinds.found())[package.kind].make(package, said, making)
-        return Made(agent.thing, None, agent.warnings, agent.folder)
-    tool = packages(tools.found())[package.kind].make(package, said, making)
-    offered = OfferedTool(tool.thing, Parameters(tool.thing.info.parameters), engine.work_for)
-    return Made(None, offered, tool.warnings, tool.folder)
+@dataclass(frozen=True, slots=True)
+class _Makings:
+    """What the packages of a tenant are made with. `folder` has the files of all of them."""
+
+    engine: Engine
+    means: Means
+    registry: Registry
+    tenant: str
+    folder: Path
+
+    def made(self, package: Package, said: object, *, compiles: bool = False) -> Made:
+        """The agent or tool of a package. `compiles` is true if its schemas have been compiled before."""
+        files = _files_of(self.folder, package)
+        making = Making(self.engine, self.tenant, self.means, self.registry, files, BUILTIN_NAMES, compiles)
+        if package.root == "agent":
+            agent = packages(kinds.found())[package.kind].make(package, said, making)
+            return Made(agent.thing, self._offered(agent.tool), agent.warnings, agent.folder)
+        tool = packages(tools.found())[package.kind].make(package, said, making)
+        return Made(None, self._offered(tool.thing), tool.warnings, tool.folder)
+
+    def _offered(self, tool: Tool | None) -> OfferedTool | None:
+        return None if tool is None else OfferedTool(tool, Parameters(tool.info.parameters), self.engine.work_for)
 
 
 # ---- the files that a script may read ----------------------------------------------------------------------------

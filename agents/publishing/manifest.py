@@ -85,6 +85,9 @@ def parse_package(
     if is_bytecode(files[main][:8].encode()):
         raise _bad("main is Lua bytecode; only source is accepted")
     kind = _kind(root, body.get("kind", "lua"))
+    grants = parse_grants(body.get("grants"))
+    if grants.models and kind != "chatmd":
+        raise _bad(f"grants.models is for packages of kind 'chatmd'; one of kind '{kind}' asks no model")
     return Package(
         root=root,
         name=name,
@@ -94,7 +97,7 @@ def parse_package(
         files=files,
         tools=_tools(body.get("tools")),
         arguments=_arguments(body.get("arguments")),
-        grants=parse_grants(body.get("grants")),
+        grants=grants,
         config=_config(body.get("config")),
         digest=digest,
         partial=partial,

@@ -5,7 +5,7 @@ the control store, together with a row of the audit log.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ import trio
 
 from agents.code.describing import Undescribed, describe
 from agents.package import Package, Root
-from agents.publishing.active import ActiveVersions
+from agents.publishing.active import ActiveVersions, Made
 from agents.publishing.manifest import MAX_PACKAGE_BYTES, brief, folded, packages_of, parse_package
 from agents.registry import Registry
 from agents.shapes.shape import WrongShape, declared_again
@@ -200,8 +200,7 @@ class Publishing(Deciding):
             if existing is None:
                 self._check_source(tenant, package)
                 declaration = await self._declaration(tenant, package)
-                with self._engine.work_for(tenant):
-                    made = self._active.made(tenant.id, package, declaration)
+                made = await self._made(tenant, package, declaration)
                 warnings = (*made.warnings, *self._lowered(tenant, package))
         except WrongShape as wrong:
             bad = Problem(Code.BAD_REQUEST, str(wrong))
@@ -249,20 +248,45 @@ class Publishing(Deciding):
 
     def _check_clash(self, tenant: Tenant, package: Package) -> None:
         agents, tools = self._registry.configured(tenant.id)
-        names = agents if package.root == "agent" else tools
-        if clash := next((name for name in names if folded(name) == folded(package.name)), None):
-            alike = "of this name" if clash == package.name else f"'{clash}', whose name differs only in case"
-            raise Problem(
-                Code.CONFLICT,
-                f"the operator's configuration has {_article(package.root)} {alike} for this tenant, which takes "
-                f"precedence; publish '{package.name}' under another name",
-            )
+        taken: list[tuple[Root, Iterable[str]]] = [("agent", agents)] if package.root == "agent" else [("tool", tools)]
+        if package.root == "agent" and package.kind == "chatmd":  # it is a tool, too
+            if folded(package.name) in BUILTIN_NAMES:
+                raise Problem(Code.CONFLICT, f"'{package.name}' is the name of a builtin tool, and a document is one")
+            taken.append(("tool", tools))
+        for root, names in taken:
+            if clash := next((name for name in names if folded(name) == folded(package.name)), None):
+                alike = "of this name" if clash == package.name else f"'{clash}', whose name differs only in case"
+                raise Problem(
+                    Code.CONFLICT,
+                    f"the operator's configuration has {_article(root)} {alike} for this tenant, which takes "
+                    f"precedence; publish '{package.name}' under another name",
+                )
 
     def _check_source(self, tenant: Tenant, package: Package) -> None:
         bound = int(self._limits_for(dict(package.grants.limits), tenant)["source_bytes"])
         if len(package.source) + sum(len(text) for _, text in package.modules) > bound:
             more = " with what it requires" if package.modules else ""
             raise Problem(Code.TOO_LARGE, f"{package.main}{more} is larger than {bound} bytes (limits.source_bytes)")
+
+    async def _made(self, tenant: Tenant, package: Package, declaration: object) -> Made:
+        """The agent or tool, at the tenant's expense. Raises Problem and WrongShape."""
+        if not packages_of(package.root)[package.kind].slow:
+            with self._engine.work_for(tenant):
+                return self._active.made(tenant.id, package, declaration)
+
+        def making() -> tuple[Made | Problem | WrongShape, float]:
+            began_s = time.thread_time()
+            try:
+                made: Made | Problem | WrongShape = self._active.made(tenant.id, package, declaration)
+            except (Problem, WrongShape) as wrong:
+                made = wrong
+            return made, time.thread_time() - began_s
+
+        made, cpu_s = await trio.to_thread.run_sync(making)
+        self._engine.charge(tenant, cpu_s)
+        if isinstance(made, Exception):
+            raise made
+        return made
 
     async def _declaration(self, tenant: Tenant, package: Package) -> object:
         """The script's declaration, from a run in a worker at the tenant's expense. Raises Problem."""

@@ -37,7 +37,6 @@ PARAMETERS: Mapping[str, Any] = {
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
 }
-NO_MODEL = "no model is configured for it: it needs a table [models.NAME]"
 # The outcomes of codes that have another name; of those that are in neither list, the run was refused.
 _OUTCOMES = {Code.AGENT_ERROR: Outcome.SCRIPT_ERROR}
 
@@ -66,6 +65,8 @@ class ChatmdTool:
     means: Means = field(repr=False)
     registry: Registry = field(repr=False)
     checked: CheckedSchema | None = None
+    # Its name in the books and in the log: NAME, and for a published document NAME@VERSION.
+    label: str = ""
 
     @classmethod
     def from_agent(
@@ -78,12 +79,13 @@ class ChatmdTool:
         *,
         tenants: Sequence[str],
         known: Callable[[str], ToolInfo | None],
+        label: str | None = None,
     ) -> "ChatmdTool":
         """The tool of a document for these tenants; `known` finds a tool of theirs by its name."""
         about = agent.info
         described, returns = about.description, returns_schema(entry.returns)
         if not any(means.models.of(tenant) for tenant in tenants):
-            described = f"{described}\n\nIt cannot run: {NO_MODEL}."
+            described = f"{described}\n\nIt cannot run: {means.models.missing}."
         info = ToolInfo(
             name=about.name,
             title=about.title,
@@ -94,7 +96,7 @@ class ChatmdTool:
             read_only=reads_only(agent.program, entry.tools, known),
         )
         checked = None if returns is None else CheckedSchema(returns)
-        return cls(info, agent.program, entry, engine, means, registry, checked)
+        return cls(info, agent.program, entry, engine, means, registry, checked, label or about.name)
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Run the document. Raises Problem: `unavailable` without a model, `agent_error`, those of models and limits.
@@ -135,7 +137,7 @@ class ChatmdTool:
             found or chosen(self.means.models, tenant.id, self.program.model) or self.means.models.default_of(tenant.id)
         )
         if found is None:
-            raise Problem(Code.UNAVAILABLE, f"{self.subject} cannot run: {NO_MODEL}")
+            raise Problem(Code.UNAVAILABLE, f"{self.subject} cannot run: {self.means.models.missing}")
         return self.means.models.model(found, tenant.id)
 
     @property
@@ -151,7 +153,7 @@ class ChatmdTool:
         shared = Shared(
             self.engine, self.registry, self.means, call, self.entry, chain, bound, budget, self.subject
         )  # fmt: skip
-        return _RunOfDocument(new_run_id(), self.info.name, model, shared)
+        return _RunOfDocument(new_run_id(), self.label or self.info.name, model, shared)
 
     def _begun(self, run: "_RunOfDocument", params: Mapping[str, Any]) -> tuple[Conversation, Sequence[Part]]:
         named = self.entry.parameters is not None

@@ -1,7 +1,7 @@
 """Calls of models: whose turn it is, when a call is sent again, how long it may take, and its one line in the log."""
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -87,6 +87,9 @@ class _Account:
 class Models:
     """The configured models. Made by `open_models`, whose block it does not outlive."""
 
+    # Why a tenant has none.
+    missing = "no model is configured for it: it needs a table [models.NAME]"
+
     def __init__(self, config: Config, secrets: SecretSource, http: "Http | None" = None) -> None:
         self._http = http
         self._secrets = secrets
@@ -150,6 +153,32 @@ class Models:
             hint = f"did you mean {near!r}?" if near else f"models: {', '.join(mine) or 'none'}"
             raise Problem(Code.NOT_FOUND, f"unknown model {name[:64]!r}; {hint}")
         return CalledModel(name, tenant, self._served[name], self._secrets, self._wait_s)
+
+
+class GrantedModels(Models):
+    """Of a tenant's models those that a published version was granted. It opens nothing of its own."""
+
+    missing = "it was granted no model of yours (grants.models)"
+
+    def __init__(self, models: Models, granted: Iterable[str]) -> None:
+        self._models = models
+        self._granted = frozenset(granted)
+
+    def of(self, tenant: str) -> Mapping[str, ModelEntry]:
+        return {name: entry for name, entry in self._models.of(tenant).items() if name in self._granted}
+
+    def default_of(self, tenant: str) -> str | None:
+        mine = self.of(tenant)
+        usual = self._models.default_of(tenant)
+        return usual if usual in mine else next(iter(mine), None)
+
+    def priced(self, name: str) -> bool:
+        return self._models.priced(name)
+
+    def model(self, name: str, tenant: str) -> "CalledModel":
+        if name not in self.of(tenant):
+            raise Problem(Code.NOT_FOUND, f"the model {name[:64]!r} was not granted (grants.models)")
+        return self._models.model(name, tenant)
 
 
 @dataclass(frozen=True)

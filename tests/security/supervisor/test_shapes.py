@@ -47,6 +47,7 @@ ELSEWHERE = {
     "query": "knowledge/test_embedding.py",  # a model and its vectors
     "model answer": "models/test_wires.py",  # a server of models
     "conversation": "agents/chatmd/test_run.py",  # what a model makes of a run
+    "published document": "agents/chatmd/test_published.py",
     "tool server's answer": "agents/toolbox/test_servers.py",
 }
 
