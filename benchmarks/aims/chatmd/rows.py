@@ -31,7 +31,7 @@ def parts(sizes: Sizes, rounds: int, peers: Path) -> dict[str, Part]:
     """The parts by name. `peers` is the environment of what others would use."""
     return {
         "chatmd-reading": _reading(sizes.megabytes, rounds),
-        "chatmd-turn": ((TURN,), lambda: _in_folder(running.one_turn, _turn, sizes.runs, rounds)),
+        "chatmd-turn": ((TURN,), lambda: _in_folder(running.one_turn, turn_found, sizes.runs, rounds)),
         "chatmd-tool": ((TOOL_P50, TOOL_CPU), lambda: _beside_sdk(peers / "bin" / "python", sizes.runs, rounds)),
         "chatmd-waiting": _waiting(sizes.waiting, sizes.runs, max(1, rounds // 2)),
     }
@@ -47,7 +47,8 @@ def _in_folder(measure: Callable[..., Awaitable[Any]], judge: Callable[..., list
         return judge(trio.run(measure, Path(folder), *given))
 
 
-def _turn(seen: Figures) -> list[Found]:
+def turn_found(seen: Figures) -> list[Found]:
+    """The row of a run of one turn, from the microseconds of its rounds."""
     halves = [[percentile(turn, 0.5) for turn in seen[name]] for name in ("ours", "bare")]
     measured, beside = (_ms(of_all(seen[name], 0.5)) for name in ("ours", "bare"))
     return [Found(aim=TURN, figure=ratio(*halves), measured=measured, beside=beside)]
@@ -56,10 +57,11 @@ def _turn(seen: Figures) -> list[Found]:
 def _beside_sdk(python: Path, runs: int, rounds: int) -> list[Found]:
     if not running.has_sdk(python):
         return [Found(aim=aim, why="openai-agents is not installed: make peers") for aim in (TOOL_P50, TOOL_CPU)]
-    return _in_folder(running.two_turns, _tool, python, runs, rounds)
+    return _in_folder(running.two_turns, tool_found, python, runs, rounds)
 
 
-def _tool(seen: dict[str, list[running.Turn]]) -> list[Found]:
+def tool_found(seen: dict[str, list[running.Turn]]) -> list[Found]:
+    """The rows of a run with a tool, from the turns of both."""
     found = []
     for aim, figure in (
         (TOOL_P50, lambda turn: percentile(turn.times_us, 0.5)), (TOOL_CPU, lambda turn: turn.cpu_us),
