@@ -18,6 +18,7 @@ from running_support import entry, program, said, tool
 from agents.chatmd.program import Declared
 from agents.service import Service
 from engine.errors import Code, Problem
+from engine.usage import report
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 Serve = Callable[..., AbstractAsyncContextManager[Service]]
@@ -131,6 +132,10 @@ async def test_a_caller_that_leaves_in_the_middle_of_an_answer_closes_the_connec
         with trio.fail_after(0.25):
             await until(lambda: stub.left == 1)
         assert (await service.call_tool("helper", {"input": "And now?"}, CALL)).value == "fine"
+        rows = report(service.engine.book.sums_of("default"))["by_agent"]
+        (sums,) = (row for row in rows if row["agent"] == "agent:helper")
+        assert sums["outcomes"] == {"cancelled": 1, "ok": 1}
+        assert sums["model_calls"] == 1  # of the other, what was heard counts as tokens
 
 
 async def test_runs_that_wait_for_their_model_hold_no_worker(served: Serve) -> None:
