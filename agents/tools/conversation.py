@@ -107,6 +107,16 @@ class Shared:
         self._reported = max((budget.turns + budget.calls) / most, self._reported + (1 - self._reported) / 1000)
         hear(self._reported, message)
 
+    def witness_refused(self, tool: str) -> None:
+        """A row of the audit log: the model asked for a tool that it may not call. Its name alone, which it chose."""
+        if (witness := self.engine.tool_witness) is not None:
+            witness.refused(self.call.tenant, self.chain[-1], tool[:64])
+
+    def witness_decision(self, tool: str, *, allowed: bool) -> None:
+        """A row of the audit log: a person decided about a call."""
+        if (witness := self.engine.tool_witness) is not None:
+            witness.decided(self.call.tenant, self.chain[-1], tool[:64], allowed=allowed)
+
     def settle(self) -> None:
         """Wake the conversations that wait for tokens."""
         self.settled.set()
@@ -249,6 +259,8 @@ class Conversation:
                 for at, planned in enumerate(step.calls):
                     if planned.refused is None:
                         nursery.start_soon(one, at, planned)
+                    elif planned.call.name not in opened.offered:
+                        self.shared.witness_refused(planned.call.name)
         opened.run.results(results)
 
     async def _result(self, opened: _Open, planned: Planned) -> tuple[str, bool]:
@@ -271,10 +283,13 @@ class Conversation:
         try:
             if ask is None:
                 raise CannotAsk("the caller has no way to be asked")
-            if await ask.confirm(name, arguments):
+            allowed = await ask.confirm(name, arguments)
+            self.shared.witness_decision(name, allowed=allowed)
+            if allowed:
                 return
             why = "a person refused this call"
         except CannotAsk as cannot:
+            self.shared.witness_refused(name)
             why = f"a person must allow this call, and cannot be asked: {cannot}"
         raise Problem(Code.TOOL_NOT_ALLOWED, f"{name} was not called: {why}")
 

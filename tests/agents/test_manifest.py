@@ -116,7 +116,7 @@ MANIFESTS: dict[str, tuple[dict[str, Any], Code, str]] = {
     "dots as version": ({"version": ".."}, Code.BAD_REQUEST, "version is"),
     "another name": ({"name": "other"}, Code.BAD_REQUEST, "was sent for 'helper'"),
     "an unknown key": ({"grant": {}}, Code.BAD_REQUEST, "did you mean 'grants'?"),
-    "an unknown kind": ({"kind": "python"}, Code.BAD_REQUEST, "one of: lua, toml"),
+    "an unknown kind": ({"kind": "python"}, Code.BAD_REQUEST, "one of: chatmd, lua, toml"),
     "no main": ({"main": None}, Code.BAD_REQUEST, "main must be"),
     "another main": ({"main": "x.lua"}, Code.BAD_REQUEST, "not one of files"),
     "no files": ({"files": {}}, Code.BAD_REQUEST, "files must be an object"),

@@ -35,9 +35,9 @@ async def test_an_upload_makes_its_own_version_and_takes_over_all_others(
     made: list[str] = []
     really = agents.publishing.active._make_all
 
-    def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
+    def counting(makings: Any, active: Any, kept: Any) -> Any:
         made.extend(each.name for each in active)
-        return really(engine, folder, tenant, active, kept)
+        return really(makings, active, kept)
 
     monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
     project.configure()
@@ -67,9 +67,9 @@ async def test_many_versions_are_read_in_parts_and_every_one_is_there(
     parts: list[int] = []
     really = agents.publishing.active._make_all
 
-    def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
+    def counting(makings: Any, active: Any, kept: Any) -> Any:
         parts.append(len(active))
-        return really(engine, folder, tenant, active, kept)
+        return really(makings, active, kept)
 
     monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
     monkeypatch.setattr(agents.publishing.active, "_BATCH_VERSIONS", 4)
@@ -213,9 +213,9 @@ async def test_packages_without_their_copies_are_read_in_parts_of_their_whole_si
     parts: list[tuple[int, int]] = []
     really = agents.publishing.active._make_all
 
-    def counting(engine: Any, folder: Any, tenant: str, active: Any, kept: Any) -> Any:
+    def counting(makings: Any, active: Any, kept: Any) -> Any:
         parts.append((len(active), sum(len(each.content) for each in kept.values())))
-        return really(engine, folder, tenant, active, kept)
+        return really(makings, active, kept)
 
     monkeypatch.setattr(agents.publishing.active, "_make_all", counting)
     assert [count for count, _ in await _parts(opened, parts)] == [8]

@@ -21,7 +21,7 @@ from agents.chatmd.program import Declared, Nested, Unavailable, Words
 from agents.service import Service
 from engine.errors import Code, Problem
 from engine.models.shapes import Answer, Request
-from engine.tenant import DEFAULT_TENANT
+from engine.tenant import DEFAULT_TENANT, Tenant
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -307,6 +307,39 @@ async def test_a_person_is_asked_before_the_calls_that_the_entry_names(
     assert results[1] == '{"loud":"X"}'
     if person is not None:
         assert person.asked == [("ticket", "{}")]
+
+
+class Witness:
+    """What the audit log would hear."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, ...]] = []
+
+    def refused(self, tenant: Tenant, agent: str, tool: str) -> None:
+        self.heard.append(("refused", tenant.id, agent, tool))
+
+    def decided(self, tenant: Tenant, agent: str, tool: str, *, allowed: bool) -> None:
+        self.heard.append(("allowed" if allowed else "not allowed", tenant.id, agent, tool))
+
+
+@pytest.mark.parametrize(
+    ("person", "decision"),
+    [(Person(True), "allowed"), (Person(False), "not allowed"), (Person(CannotAsk("it left")), "refused")],
+)
+async def test_refused_tools_and_decisions_of_persons_are_told_by_their_names(
+    served: Any, person: Person, decision: str
+) -> None:
+    calls = 'tool_calls = [{ name = "ticket", arguments = { x = "s3cret" } }, { name = "shout", arguments = {} }, '
+    calls += '{ name = "drop" }]'
+    async with served(demo=[calls, 'text = "done"']) as service:
+        witness = Witness()
+        service.engine.tell_tools(witness)
+        declared = (SHOUTS, Declared("tenant", "ticket"))
+        await tool(service, program(tools=declared), entry(confirm=("ticket",))).execute(
+            ASKED, Call(DEFAULT_TENANT, ask=person)
+        )
+    expected = [("refused", "default", "helper", "drop"), (decision, "default", "helper", "ticket")]
+    assert sorted(witness.heard) == sorted(expected)
 
 
 async def test_tools_that_are_not_there_are_told_to_the_model_in_one_line(served: Any) -> None:
