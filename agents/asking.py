@@ -10,6 +10,9 @@ from engine.models.shapes import Answer, Request
 # What a caller must be able to do for each question, in the words of MCP.
 Capability = Literal["elicitation", "sampling"]
 
+# Clients answer at most this many rounds of questions of one call (the SDKs' own bound).
+ROUNDS = 10
+
 
 class CannotAsk(Exception):
     """The caller cannot be asked, or gave no answer in time. The text is the reason, in one sentence for the caller.

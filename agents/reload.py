@@ -27,7 +27,7 @@ log = structlog.get_logger("agents.reload")
 # written, so it is loaded once two polls agree.
 LOOK_EVERY_S = 0.2
 # The sections that may change while the engine runs. All others need a restart, and the log says so.
-_LIVE = {"agents", "tools", "models"}
+_LIVE = {"agents", "tools", "models", "mcp_servers"}
 
 
 @asynccontextmanager
@@ -70,6 +70,7 @@ async def reload(service: Service, environ: Mapping[str, str], cwd: Path) -> boo
         loaded = fresh
     before = lists(service.registry)
     await service.means.models.renew(loaded.config)  # first: a document without a model says so in the list of tools
+    service.means.servers.use(loaded.config)
     await service.load_again(loaded)
     agents, tools = (was != now for was, now in zip(before, lists(service.registry), strict=True))
     if agents or tools:

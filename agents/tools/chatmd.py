@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from agents.agent import AgentInfo, Call
+from agents.asking import ROUNDS
 from agents.chatmd.history import given
 from agents.chatmd.program import Part, Program, Words
 from agents.chatmd.run import Budget, Step, without_fence
@@ -148,7 +149,10 @@ class ChatmdTool:
         # A model thinks longer than a script computes: without a `timeout`, a run has what the ceilings allow.
         asked = {"timeout_s": math.inf, **self.entry.limits}
         bound = self.engine.limits_for(asked, call.tenant)
-        budget = Budget({name: bound[name] for name in ("model_turns", "tool_calls", "model_tokens", "cost_usd")})
+        limits = {name: bound[name] for name in ("model_turns", "tool_calls", "model_tokens", "cost_usd")}
+        if model.entry.api == "client":  # so that the last question that the client answers is one without tools
+            limits["model_turns"] = min(limits["model_turns"], ROUNDS)
+        budget = Budget(limits)
         chain = (*around(call), self.info.name)
         shared = Shared(
             self.engine, self.registry, self.means, call, self.entry, chain, bound, budget, self.subject

@@ -51,7 +51,7 @@ from engine.errors import Code, LimitUse, Problem, limit_use, ungrouped
 from engine.host.pieces import in_pieces
 from engine.models.calling import CalledModel, Models
 from engine.models.reserving import FREE
-from engine.models.shapes import ModelFailed, parsed
+from engine.models.shapes import Answer, ModelFailed, Request, parsed
 from engine.models.shapes import Tool as SentTool
 from engine.spending.spending import RunSpending
 from engine.tenant import BoundLimits
@@ -234,7 +234,7 @@ class Conversation:
             with shared.spending.call(model.name, share.input, share.output, model.price) as spending:
                 request = replace(step.request, max_output_tokens=min(share.output, spending.output))
                 try:
-                    async with model.ask(request) as events:
+                    async with self._asked(model).ask(request) as events:
                         async for event in events:
                             heard.hear(event)
                     settle = run.answered
@@ -244,6 +244,21 @@ class Conversation:
         finally:
             settle(step, heard)
             shared.settle()
+
+    def _asked(self, model: CalledModel) -> CalledModel:
+        """The model as it is asked: the caller's own by way of the call."""
+        return model.answered_by(self._sampled) if model.entry.api == "client" else model
+
+    async def _sampled(self, request: Request) -> Answer:
+        """An answer of the caller's own model. Raises Problem `unavailable`, and ModelFailed."""
+        ask = self.shared.call.ask
+        try:
+            if ask is None:
+                raise CannotAsk("it has no way to be asked (sampling, over MCP of 2026-07-28)", missing="sampling")
+            return await ask.sample(request)
+        except CannotAsk as cannot:
+            said = f"{self.shared.subject}: the model {self.model.name!r} is that of the caller: {cannot}"
+            raise Problem(Code.UNAVAILABLE, said) from None
 
     async def _call(self, opened: _Open, step: CallTools) -> None:
         """Make the calls of a turn side by side. An error of one is its result."""

@@ -1,6 +1,7 @@
 """`[models]`: language models, and which of them a tenant uses. Pure."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -47,10 +48,17 @@ class PriceConfig(Model):
     output: Dollars
 
 
+# Of the wires that are no servers: the key that they need, and those that have no meaning.
+_KEYS: Mapping[str, tuple[str | None, tuple[str, ...]]] = {
+    "script": ("path", ("url", "key")),
+    "client": (None, ("url", "key", "path", "model", "requests_per_minute", "price")),
+}
+
+
 class ModelEntry(Model):
     """`[models.NAME]`. An empty key is none, for `${NAME:-}`."""
 
-    api: Literal["openai", "anthropic", "script"]
+    api: Literal["openai", "anthropic", "script", "client"]
     url: Annotated[Text, AfterValidator(_base)] | None = None
     model: Text | None = None
     key: Key | None = Field(default=None, repr=False)
@@ -66,9 +74,8 @@ class ModelEntry(Model):
 
     @model_validator(mode="after")
     def _what_its_api_needs(self) -> "ModelEntry":
-        scripted = self.api == "script"
-        needed, foreign = ("path", ("url", "key")) if scripted else ("model", ("path",))
-        if getattr(self, needed) is None:
+        needed, foreign = _KEYS.get(self.api, ("model", ("path",)))
+        if needed is not None and getattr(self, needed) is None:
             raise _phrase(f"required key {needed!r} is missing (api = {self.api!r})")
         for name in foreign:
             if getattr(self, name) is not None:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,9 +22,13 @@ from engine.names import nearest
 from engine.quota import Bucket
 
 if TYPE_CHECKING:
+    from engine.models.client import Sample
     from engine.models.http import Http
 
 log = structlog.get_logger("engine.models")
+
+# The wires that are servers.
+_SERVERS = ("openai", "anthropic")
 
 
 class Wire(Protocol):
@@ -99,7 +103,7 @@ class Models:
 
     async def renew(self, config: Config) -> None:
         """`use` while the event loop serves: the import of HTTP, for the first model that needs it, is in a thread."""
-        if self._http is None and any(entry.api != "script" for entry in config.models.entries.values()):
+        if self._http is None and any(entry.api in _SERVERS for entry in config.models.entries.values()):
             await trio.to_thread.run_sync(import_module, "engine.models.http")
         self.use(config)
 
@@ -119,6 +123,10 @@ class Models:
 
             assert entry.path is not None  # validation says so
             wire = ScriptWire(entry.path)
+        elif entry.api == "client":
+            from engine.models.client import ClientWire
+
+            wire = ClientWire()
         else:
             from engine.models.http import Http, HttpWire
 
@@ -195,6 +203,12 @@ class CalledModel:
     def entry(self) -> ModelEntry:
         """Its configuration."""
         return self.served.entry
+
+    def answered_by(self, sample: "Sample") -> "CalledModel":
+        """This model, of `api = "client"`, as the caller behind `sample` answers it."""
+        from engine.models.client import ClientWire
+
+        return replace(self, served=replace(self.served, wire=ClientWire(sample)))
 
     @property
     def price(self) -> Price | None:
@@ -278,6 +292,9 @@ class CalledModel:
                     failed = ModelFailed("its answer is empty")
                 except ModelFailed as error:
                     failed = error
+                except Problem as problem:  # a client that cannot be asked
+                    account.outcome = problem.code.value
+                    raise
                 else:
                     yield _Watched(first, events, account)
                     return

@@ -19,7 +19,7 @@ import trio
 from mcp.shared.exceptions import MCPError
 
 from agents.agent import Call
-from agents.asking import CannotAsk
+from agents.asking import ROUNDS, CannotAsk
 from agents.calls import Calls
 from agents.tool import Called
 from engine.errors import Code, Problem, leaf
@@ -35,8 +35,6 @@ from server.mcp.shapes import failure_of, meta_of
 from server.mcp.task_states import EXTENSION, KEPT_S, LATE_S, Owner, Status, Table, Task
 from server.problems import INVALID_PARAMS, internal, render_cpu_s, rpc_error
 
-# Clients answer at most this many rounds of questions of one call (the SDKs' own bound).
-ROUNDS = 10
 # A client has this long to answer; no run may take longer (the ceiling of `timeout_s`).
 ANSWER_S = 300.0
 # A tenant has at most this many calls that wait for an answer without being a task.

@@ -266,4 +266,10 @@ async def test_an_edited_table_of_models_is_in_force_and_a_broken_one_keeps_the_
             assert list(models.of("default")) == ["small", "large"]
             write(config, good.replace(SMALL, ""))
             await until(["large"])
+            servers, where = watched.service.means.servers, "https://mcp.test/mcp"
+            assert servers.named(where, "default") is None
+            write(config, config.read_text() + f'[mcp_servers.wiki]\nurl = "{where}"\n')
+            with trio.fail_after(10):
+                while servers.named(where, "default") is None:  # noqa: ASYNC110
+                    await trio.sleep(0.02)
         assert not [event for event in events if "restart" in event["event"]]

@@ -64,7 +64,7 @@ def test_a_secret_of_the_tenant_and_no_key_are_told_apart() -> None:
         ('[models]\ndefault = "z"', "models: default names the model 'z', which is not configured; configured: none"),
         ("[models.default]", "models.default: expected the name of a model, got a table; no model can have this name"),
         ('[models.a]\nmodel = "x"', "models.a: required key 'api' is missing"),
-        ('[models.a]\napi = "client"', "models.a.api: expected 'openai', 'anthropic' or 'script', got 'client'"),
+        ('[models.a]\napi = "mind"', "models.a.api: expected 'openai', 'anthropic', 'script' or 'client', got 'mind'"),
         ('[models.a]\napi = "openai"', "models.a: required key 'model' is missing (api = 'openai')"),
         ('[models.a]\napi = "script"', "models.a: required key 'path' is missing (api = 'script')"),
         ('[models.a]\napi = "script"\npath = "x"\nkey = "k"', "models.a: key has no meaning with api = 'script'"),

@@ -28,12 +28,12 @@ from mcp import Client
 from mcp_support import handshake, message, until
 from server_support import Running, serving
 
-from agents.asking import CannotAsk
+from agents.asking import ROUNDS, CannotAsk
 from agents.service import open_service
 from engine.config import load_config
 from engine.models.shapes import Message, ModelFailed, Request, Text, User
 from server.mcp.asking import Sample
-from server.mcp.tasks import ROUNDS, WAITING
+from server.mcp.tasks import WAITING
 
 ASKABLE = {"elicitation": {}, "sampling": {"tools": {}}}
 YES, NO = {"action": "accept", "content": {}}, {"action": "decline"}

@@ -82,6 +82,8 @@ async def list_models(*, config: ConfigPath = None, as_json: AsJson = False, ten
 def _place(loaded: LoadedConfig, entry: ModelEntry) -> str:
     if entry.path is not None:
         return shown(entry.path, loaded.root)
+    if entry.api == "client":
+        return "the client that calls"
     from engine.models import anthropic, openai
 
     return entry.url or (anthropic.DEFAULT_URL if entry.api == "anthropic" else openai.DEFAULT_URL)
