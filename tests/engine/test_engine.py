@@ -20,7 +20,7 @@ import engine.engine
 from engine.bridge import knowledge
 from engine.engine import SUSPENDED, Engine, SandboxUnavailable, WorkerStatistics, open_engine, required_layers
 from engine.errors import Code, Problem
-from engine.run import Hearers, LogLine, RunRequest, RunResult, Script, Usage
+from engine.run import Hearers, LogLine, RunResult, Script, Usage
 from engine.scheduling.turns import Turn
 from engine.tenant import DEFAULT_TENANT, Tenant
 from engine.usage import Accounts
@@ -276,9 +276,9 @@ async def test_every_run_is_booked_once_however_it_ends(engine: Engine, monkeypa
     booked: list[Outcome] = []
     ended = Accounts.ended
 
-    def spy(accounts: Accounts, request: RunRequest, outcome: Outcome, usage: Usage) -> None:
+    def spy(accounts: Accounts, tenant: Tenant, agent: str, outcome: Outcome, usage: Usage) -> None:
         booked.append(outcome)
-        ended(accounts, request, outcome, usage)
+        ended(accounts, tenant, agent, outcome, usage)
 
     monkeypatch.setattr(Accounts, "ended", spy)
     await run(engine, "return 1")
