@@ -1,5 +1,7 @@
 """A document as it runs: placeholders in its texts, and what becomes of each of its elements."""
 
+import time
+
 import pytest
 from hypothesis import given as having
 from hypothesis import strategies as st
@@ -52,6 +54,20 @@ def test_names_of_placeholders_are_texts_and_no_patterns() -> None:
     program, unnamed = filled(program_with(Words("{{a.c}} {{abc}}")), {"a.c": "1", "(": "2"})
     assert program.items[1] == Said("user", (Words("1 {{abc}}"),))
     assert unnamed == ("(",)
+
+
+def test_names_have_no_braces_and_braces_around_a_placeholder_stay() -> None:
+    program, unnamed = filled(program_with(Words("{{{b}}} {{a}b}} {{{{b}}")), {"b": "1", "a}b": "2"})
+    assert program.items[1] == Said("user", (Words("{1} {{a}b}} {{1"),))
+    assert unnamed == ("a}b",)
+
+
+def test_many_values_that_no_text_names_take_no_longer_than_their_look_up() -> None:
+    values = {f"name{number}": "x" for number in range(40_000)}
+    began = time.process_time()
+    _, unnamed = filled(program_with(Words("{{a}} " * 1000)), values)
+    assert time.process_time() - began < 0.3  # a pattern of these names took 1.5 s
+    assert len(unnamed) == 40_000
 
 
 def test_without_values_nothing_is_replaced() -> None:
