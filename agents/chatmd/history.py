@@ -12,13 +12,12 @@ from engine.models.shapes import (
     Assistant,
     Image,
     Message,
-    ModelFailed,
     System,
     Text,
     ToolCall,
     ToolResult,
     User,
-    parsed,
+    arguments_of,
 )
 from engine.models.shapes import Part as SentPart
 
@@ -144,17 +143,9 @@ def _called(calls: Sequence[StoredCall], results: Mapping[str, deque[str]], befo
             number += 1
             unique = f"{each.id}_{number}"
         used.add(unique)
-        made.append(ToolCall(unique, each.name, _object(each.arguments), each.arguments))
+        made.append(ToolCall(unique, each.name, arguments_of(each.arguments), each.arguments))
     found: list[Message] = [Assistant(said, tuple(made))]
     for call, stored in zip(made, calls, strict=True):
         kept = results.get(stored.id)
         found.append(ToolResult(call.id, kept.popleft() if kept else NO_RESULT))
     return found
-
-
-def _object(arguments: str) -> dict[str, object] | None:
-    try:
-        found = parsed(arguments)
-    except ModelFailed:
-        return None
-    return found if isinstance(found, dict) else None

@@ -1,13 +1,13 @@
 """What every wire shares: the request to a model, the events of its answer, the ways in which it fails. Pure."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import orjson
 
-from engine.values import JsonMarks, marks_at_most
+from engine.values import JsonMarks, is_plain, marks_at_most
 from engine.work import WORK
 
 # ---- requests ----------------------------------------------------------------------------------------------------
@@ -261,6 +261,27 @@ def parsed(data: str) -> Any:
         raise ModelFailed("its answer is not JSON where the wire has JSON") from None
 
 
+# One answer may call this many tools: as many as the ceiling of `limits.tool_calls`.
+MAX_CALLS = 1_000
+# Deeper arguments are none: what renders them for a wire or a person stops at 254 levels.
+MAX_DEPTH = 128
+
+
+def arguments_of(raw: str) -> dict[str, Any] | None:
+    """The arguments of a call; None for what is no JSON object, or a deeper one than is read."""
+    try:
+        found = parsed(raw)
+    except ModelFailed:
+        return None
+    return found if isinstance(found, dict) and is_plain(found, MAX_DEPTH) else None
+
+
+def one_more(calls: Sized) -> None:
+    """Raises ModelFailed if an answer with these calls may have no other one."""
+    if len(calls) >= MAX_CALLS:
+        raise ModelFailed(f"its answer calls more than {MAX_CALLS:,} tools")
+
+
 class Building:
     """A tool call whose arguments arrive in pieces."""
 
@@ -274,12 +295,7 @@ class Building:
         if not self.name:
             raise ModelFailed("its answer calls a tool without a name")
         raw = "".join(self.pieces).strip() or "{}"
-        try:
-            arguments = parsed(raw)
-        except ModelFailed:
-            arguments = None
-        whole = arguments if isinstance(arguments, dict) else None
-        return ToolCall(self.id or f"call_{position}", names.get(self.name, self.name), whole, raw)
+        return ToolCall(self.id or f"call_{position}", names.get(self.name, self.name), arguments_of(raw), raw)
 
 
 class Room:
@@ -327,9 +343,13 @@ def _is_legal(name: str) -> bool:
     return 0 < len(name) <= _LONGEST and set(name) <= _LEGAL
 
 
+# More tokens than any answer has. Sums of usage have 64 bits: with more, one answer could make them overflow.
+_MOST_TOKENS = 10**9
+
+
 def count(value: Any) -> int:
     """A number of tokens as a server reports it, or 0 for what is none."""
-    return min(value, 2**53) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return min(value, _MOST_TOKENS) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def text_of(value: Any) -> str:
