@@ -15,6 +15,7 @@ from engine.models.shapes import (
     MAX_DEPTH,
     Assistant,
     Event,
+    Ids,
     Message,
     Reason,
     Request,
@@ -249,8 +250,7 @@ class Run:
         self._closing: Closing | None = None
         self._lowered: Closing | None = None
         self._ended: Ended | None = None
-        # The ids of calls, each with the last number that made one of it unique.
-        self._ids = {call.id: 1 for each in history if isinstance(each, Assistant) for call in each.calls}
+        self._ids = Ids(call.id for each in history if isinstance(each, Assistant) for call in each.calls)
         self._characters = sum(map(weight, history))
 
     def close(self) -> None:
@@ -418,12 +418,7 @@ class Run:
 
     def _with_own_id(self, call: ToolCall) -> ToolCall:
         """The call under an id that no other call of the conversation has: servers refuse two of one id."""
-        unique, number = call.id, self._ids.get(call.id, 1)
-        while unique in self._ids:
-            number += 1
-            unique = f"{call.id}_{number}"
-        self._ids[call.id] = number
-        self._ids[unique] = 1
+        unique = self._ids.unique(call.id)
         return call if unique == call.id else replace(call, id=unique)
 
     def _unknown(self, name: str) -> str:

@@ -282,6 +282,24 @@ def one_more(calls: Sized) -> None:
         raise ModelFailed(f"its answer calls more than {MAX_CALLS:,} tools")
 
 
+class Ids:
+    """The ids of a conversation's calls, no two of which are one: servers refuse that."""
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        # Each with the last number that made another one of it: from 2 on for each, the search takes quadratic time.
+        self._last = dict.fromkeys(ids, 1)
+
+    def unique(self, id: str) -> str:
+        """The id, or one made of it that no other call has."""
+        unique, number = id, self._last.get(id, 1)
+        while unique in self._last:
+            number += 1
+            unique = f"{id}_{number}"
+        self._last[id] = number
+        self._last[unique] = 1
+        return unique
+
+
 class Building:
     """A tool call whose arguments arrive in pieces."""
 
@@ -318,6 +336,8 @@ class Room:
 # Names of tools on both wires: letters, digits, `_` and `-`, at most 64 characters.
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _LONGEST = 64
+# What is left of a name where a number follows it.
+_STEM = _LONGEST - 8
 
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
@@ -325,15 +345,17 @@ def wire_names(names: Iterable[str]) -> dict[str, str]:
     wanted = list(dict.fromkeys(names))
     taken = {name for name in wanted if _is_legal(name)}
     found: dict[str, str] = {}
+    numbers: dict[str, int] = {}
     for name in wanted:
         if name in taken:
             found[name] = name
             continue
-        plain = "".join(c if c in _LEGAL else "_" for c in name)[:_LONGEST] or "_"
-        candidate, number = plain, 1
+        plain = "".join(c if c in _LEGAL else "_" for c in name[:_LONGEST]) or "_"
+        candidate, number = plain, numbers.get(plain[:_STEM], 1)
         while candidate in taken:
             number += 1
             candidate = f"{plain[: _LONGEST - len(str(number)) - 1]}_{number}"
+        numbers[plain[:_STEM]] = number
         taken.add(candidate)
         found[name] = candidate
     return found

@@ -1,5 +1,6 @@
 """Both wires, by recorded streams in the dialects of servers and by property: requests out, events in."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -257,6 +258,16 @@ def test_every_tool_has_a_legal_name_of_its_own_on_the_wire(names: list[str]) ->
         assert wire.isascii()
         if name.isascii() and len(name) <= 64 and not set(name) & set("./"):
             assert wire == name
+
+
+@pytest.mark.parametrize("long", ["", "x" * 62])
+def test_names_that_the_wire_cannot_tell_apart_take_no_quadratic_time(long: str) -> None:
+    names = [f"{long}{chr(0x4E00 + number % 1000)}{chr(0x4E00 + number // 1000)}" for number in range(4000)]
+    names += [f"{long}{chr(97 + number % 26)}{chr(97 + number // 26)}?" for number in range(676)]
+    began = time.process_time()
+    found = wire_names(names)
+    assert time.process_time() - began < 0.3  # it took 3 s and more
+    assert len(set(found.values())) == len(names)
 
 
 async def test_a_call_comes_back_under_the_name_that_the_tool_has_here() -> None:
