@@ -10,15 +10,15 @@ import orjson
 from agents.chatmd.program import Doc, Nested, Part, Picture, Program, Said, StoredCall, StoredResult, Words, filled
 from engine.models.shapes import (
     Assistant,
+    Ids,
     Image,
     Message,
-    ModelFailed,
     System,
     Text,
     ToolCall,
     ToolResult,
     User,
-    parsed,
+    arguments_of,
 )
 from engine.models.shapes import Part as SentPart
 
@@ -81,15 +81,16 @@ def history(program: Program, answers: Sequence[str], last: Sequence[Part] = ())
         if isinstance(item, StoredResult):
             results[item.id].append(item.text)
     calls: list[StoredCall] = []
+    ids = Ids()
     for item in program.items:
         if isinstance(item, StoredCall):
             calls.append(item)
             continue
-        messages += _called(calls, results, messages)
+        messages += _called(calls, results, messages, ids)
         calls = []
         if isinstance(item, Said):
             messages.append(_message(item, [_answered(part, waiting) for part in item.parts]))
-    messages += _called(calls, results, messages)
+    messages += _called(calls, results, messages, ids)
     if program.unavailable:
         names = ", ".join(each.name for each in program.unavailable)
         leading = next((at for at, each in enumerate(messages) if not isinstance(each, System)), len(messages))
@@ -128,7 +129,9 @@ def _written(part: Part) -> str:
     raise AssertionError(part)  # documents have been replaced by their answers
 
 
-def _called(calls: Sequence[StoredCall], results: Mapping[str, deque[str]], before: list[Message]) -> list[Message]:
+def _called(
+    calls: Sequence[StoredCall], results: Mapping[str, deque[str]], before: list[Message], ids: Ids
+) -> list[Message]:
     """Stored calls side by side, in the answer that stands before them if there is one, and then their results."""
     if not calls:
         return []
@@ -136,25 +139,9 @@ def _called(calls: Sequence[StoredCall], results: Mapping[str, deque[str]], befo
     if before and isinstance(before[-1], Assistant) and not before[-1].calls:
         said = before[-1].text
         before.pop()
-    used: set[str] = {each.id for message in before if isinstance(message, Assistant) for each in message.calls}
-    made: list[ToolCall] = []
-    for each in calls:
-        unique, number = each.id, 1
-        while unique in used:
-            number += 1
-            unique = f"{each.id}_{number}"
-        used.add(unique)
-        made.append(ToolCall(unique, each.name, _object(each.arguments), each.arguments))
+    made = [ToolCall(ids.unique(each.id), each.name, arguments_of(each.arguments), each.arguments) for each in calls]
     found: list[Message] = [Assistant(said, tuple(made))]
     for call, stored in zip(made, calls, strict=True):
         kept = results.get(stored.id)
         found.append(ToolResult(call.id, kept.popleft() if kept else NO_RESULT))
     return found
-
-
-def _object(arguments: str) -> dict[str, object] | None:
-    try:
-        found = parsed(arguments)
-    except ModelFailed:
-        return None
-    return found if isinstance(found, dict) else None

@@ -12,8 +12,10 @@ from typing import Any, Literal
 from engine.errors import Code
 from engine.models.reserving import FREE, MICRO, Left, Price, Reserved, Short, estimated, reserve, settle, take
 from engine.models.shapes import (
+    MAX_DEPTH,
     Assistant,
     Event,
+    Ids,
     Message,
     Reason,
     Request,
@@ -248,7 +250,7 @@ class Run:
         self._closing: Closing | None = None
         self._lowered: Closing | None = None
         self._ended: Ended | None = None
-        self._ids: set[str] = {call.id for each in history if isinstance(each, Assistant) for call in each.calls}
+        self._ids = Ids(call.id for each in history if isinstance(each, Assistant) for call in each.calls)
         self._characters = sum(map(weight, history))
 
     def close(self) -> None:
@@ -409,17 +411,14 @@ class Run:
             if usable is None:
                 yield Planned(call, self._unknown(call.name))
             elif call.arguments is None:
-                yield Planned(call, f"{call.name}: its arguments must be a JSON object")
+                said = f"its arguments must be a JSON object of at most {MAX_DEPTH} levels"
+                yield Planned(call, f"{call.name}: {said}")
             else:
                 yield Planned(call, None, usable.confirm)
 
     def _with_own_id(self, call: ToolCall) -> ToolCall:
         """The call under an id that no other call of the conversation has: servers refuse two of one id."""
-        unique, number = call.id, 1
-        while unique in self._ids:
-            number += 1
-            unique = f"{call.id}_{number}"
-        self._ids.add(unique)
+        unique = self._ids.unique(call.id)
         return call if unique == call.id else replace(call, id=unique)
 
     def _unknown(self, name: str) -> str:

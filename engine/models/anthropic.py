@@ -29,6 +29,7 @@ from engine.models.shapes import (
     Usage,
     User,
     count,
+    one_more,
     parsed,
     text_of,
 )
@@ -216,6 +217,7 @@ class Reader:
             return [TextDelta(self._room.take(text))]
         if block.get("type") == "tool_use":
             id, name = text_of(block.get("id")), text_of(block.get("name"))
+            one_more(self._calls)
             self._room.take("call" + id + name)
             building = self._calls[index] = Building(id, name)
             if isinstance(given := block.get("input"), dict) and given:

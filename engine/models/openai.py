@@ -30,6 +30,7 @@ from engine.models.shapes import (
     Usage,
     User,
     count,
+    one_more,
     parsed,
     text_of,
     wire_names,
@@ -223,6 +224,7 @@ class Reader:
         # another id.
         other = building is not None and bool(id) and bool(building.id) and building.id != id
         if building is None or other or (not isinstance(index, int) and name):
+            one_more(self._calls)
             building = Building(id, "")
             self._calls.append(building)
             self._room.take("call" + id)

@@ -1,13 +1,13 @@
 """What every wire shares: the request to a model, the events of its answer, the ways in which it fails. Pure."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import orjson
 
-from engine.values import JsonMarks, marks_at_most
+from engine.values import JsonMarks, is_plain, marks_at_most
 from engine.work import WORK
 
 # ---- requests ----------------------------------------------------------------------------------------------------
@@ -261,6 +261,45 @@ def parsed(data: str) -> Any:
         raise ModelFailed("its answer is not JSON where the wire has JSON") from None
 
 
+# One answer may call this many tools: as many as the ceiling of `limits.tool_calls`.
+MAX_CALLS = 1_000
+# Deeper arguments are none: what renders them for a wire or a person stops at 254 levels.
+MAX_DEPTH = 128
+
+
+def arguments_of(raw: str) -> dict[str, Any] | None:
+    """The arguments of a call; None for what is no JSON object, or a deeper one than is read."""
+    try:
+        found = parsed(raw)
+    except ModelFailed:
+        return None
+    return found if isinstance(found, dict) and is_plain(found, MAX_DEPTH) else None
+
+
+def one_more(calls: Sized) -> None:
+    """Raises ModelFailed if an answer with these calls may have no other one."""
+    if len(calls) >= MAX_CALLS:
+        raise ModelFailed(f"its answer calls more than {MAX_CALLS:,} tools")
+
+
+class Ids:
+    """The ids of a conversation's calls, no two of which are one: servers refuse that."""
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        # Each with the last number that made another one of it: from 2 on for each, the search takes quadratic time.
+        self._last = dict.fromkeys(ids, 1)
+
+    def unique(self, id: str) -> str:
+        """The id, or one made of it that no other call has."""
+        unique, number = id, self._last.get(id, 1)
+        while unique in self._last:
+            number += 1
+            unique = f"{id}_{number}"
+        self._last[id] = number
+        self._last[unique] = 1
+        return unique
+
+
 class Building:
     """A tool call whose arguments arrive in pieces."""
 
@@ -274,12 +313,7 @@ class Building:
         if not self.name:
             raise ModelFailed("its answer calls a tool without a name")
         raw = "".join(self.pieces).strip() or "{}"
-        try:
-            arguments = parsed(raw)
-        except ModelFailed:
-            arguments = None
-        whole = arguments if isinstance(arguments, dict) else None
-        return ToolCall(self.id or f"call_{position}", names.get(self.name, self.name), whole, raw)
+        return ToolCall(self.id or f"call_{position}", names.get(self.name, self.name), arguments_of(raw), raw)
 
 
 class Room:
@@ -302,6 +336,8 @@ class Room:
 # Names of tools on both wires: letters, digits, `_` and `-`, at most 64 characters.
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _LONGEST = 64
+# What is left of a name where a number follows it.
+_STEM = _LONGEST - 8
 
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
@@ -309,15 +345,17 @@ def wire_names(names: Iterable[str]) -> dict[str, str]:
     wanted = list(dict.fromkeys(names))
     taken = {name for name in wanted if _is_legal(name)}
     found: dict[str, str] = {}
+    numbers: dict[str, int] = {}
     for name in wanted:
         if name in taken:
             found[name] = name
             continue
-        plain = "".join(c if c in _LEGAL else "_" for c in name)[:_LONGEST] or "_"
-        candidate, number = plain, 1
+        plain = "".join(c if c in _LEGAL else "_" for c in name[:_LONGEST]) or "_"
+        candidate, number = plain, numbers.get(plain[:_STEM], 1)
         while candidate in taken:
             number += 1
             candidate = f"{plain[: _LONGEST - len(str(number)) - 1]}_{number}"
+        numbers[plain[:_STEM]] = number
         taken.add(candidate)
         found[name] = candidate
     return found
@@ -327,9 +365,13 @@ def _is_legal(name: str) -> bool:
     return 0 < len(name) <= _LONGEST and set(name) <= _LEGAL
 
 
+# More tokens than any answer has. Sums of usage have 64 bits: with more, one answer could make them overflow.
+_MOST_TOKENS = 10**9
+
+
 def count(value: Any) -> int:
     """A number of tokens as a server reports it, or 0 for what is none."""
-    return min(value, 2**53) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return min(value, _MOST_TOKENS) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def text_of(value: Any) -> str:

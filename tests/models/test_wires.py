@@ -1,5 +1,6 @@
 """Both wires, by recorded streams in the dialects of servers and by property: requests out, events in."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from models_support import HELLO, NAMES, STREAMS, expected, read, shown
 
 from engine.models import anthropic, openai
 from engine.models.openai import Dialect
+from engine.models.reserving import Price
 from engine.models.shapes import (
     AnswerTooLarge,
     Assistant,
@@ -109,6 +111,49 @@ async def test_an_answer_beyond_its_bound_ends_while_it_arrives(api: str) -> Non
         await read(api, [body], Request(HELLO.messages, output_bytes=5))
     exact = len("Héllo 🎉".encode())
     assert collected(await read(api, [body], Request(HELLO.messages, output_bytes=exact))).text == "Héllo 🎉"
+
+
+def openai_calls(number: int, arguments: str = "{}") -> bytes:
+    """A stream that calls a tool so many times, always with one id."""
+    calls = [{"id": "c", "function": {"name": "search", "arguments": arguments}}] * number
+    return b"data: " + orjson.dumps({"choices": [{"delta": {"tool_calls": calls}, "finish_reason": "stop"}]}) + b"\n\n"
+
+
+def anthropic_calls(number: int) -> bytes:
+    blocks = [{"type": "tool_use", "id": "c", "name": "search", "input": {}}] * number
+    whole = {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use"}
+    return b"data: " + orjson.dumps(whole) + b"\n\n"
+
+
+async def test_an_answer_that_calls_too_many_tools_is_a_failure_of_the_model() -> None:
+    for api, made in (("openai", openai_calls), ("anthropic", anthropic_calls)):
+        assert len(collected(await read(api, [made(1000)])).calls) == 1000
+        with pytest.raises(ModelFailed, match=r"^its answer calls more than 1,000 tools$"):
+            await read(api, [made(1001)])
+
+
+async def test_arguments_that_are_nested_too_deep_to_be_sent_again_are_none() -> None:
+    for levels, there in ((127, True), (128, False), (500, False)):
+        deep = '{"a":' + "[" * levels + "]" * levels + "}"
+        (call,) = collected(await read("openai", [openai_calls(1, deep)])).calls
+        assert (call.arguments is not None) is there
+        again = Request((Assistant("", (call,)), ToolResult(call.id, "no")))
+        assert orjson.dumps(openai.body(again, "m", 1, Dialect()))
+        assert orjson.dumps(anthropic.body(again, "m", 1))
+
+
+@pytest.mark.parametrize("reported", [10**15, 2**62, -(2**62)])
+async def test_no_report_of_usage_makes_sums_overflow(reported: int) -> None:
+    body = orjson.dumps(
+        {
+            "choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": reported, "completion_tokens": reported},
+        }
+    )
+    usage = collected(await read("openai", [b"data: " + body + b"\n\n"])).usage
+    # Sums of the control store have 64 bits: a million of such answers fit, at a thousand dollars a million tokens.
+    assert 0 <= Price.of(1000, None, 1000).cost(usage) * 1_000_000 < 2**63
+    assert usage.input + usage.output > 0
 
 
 async def test_an_event_is_bounded_before_it_is_parsed() -> None:
@@ -213,6 +258,16 @@ def test_every_tool_has_a_legal_name_of_its_own_on_the_wire(names: list[str]) ->
         assert wire.isascii()
         if name.isascii() and len(name) <= 64 and not set(name) & set("./"):
             assert wire == name
+
+
+@pytest.mark.parametrize("long", ["", "x" * 62])
+def test_names_that_the_wire_cannot_tell_apart_take_no_quadratic_time(long: str) -> None:
+    names = [f"{long}{chr(0x4E00 + number % 1000)}{chr(0x4E00 + number // 1000)}" for number in range(4000)]
+    names += [f"{long}{chr(97 + number % 26)}{chr(97 + number // 26)}?" for number in range(676)]
+    began = time.process_time()
+    found = wire_names(names)
+    assert time.process_time() - began < 0.3  # it took 3 s and more
+    assert len(set(found.values())) == len(names)
 
 
 async def test_a_call_comes_back_under_the_name_that_the_tool_has_here() -> None:

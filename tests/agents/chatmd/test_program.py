@@ -1,5 +1,8 @@
 """A document as it runs: placeholders in its texts, and what becomes of each of its elements."""
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given as having
 from hypothesis import strategies as st
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from agents.chatmd.building import DESCRIPTION, MAX_DESCRIPTION_CHARS, Built, Content, Opened, build, image_type, uri_of
 from agents.chatmd.files import Sizes, load_text
 from agents.chatmd.program import (
+    MAX_FILLED,
     Declared,
     Doc,
     Nested,
@@ -21,6 +25,7 @@ from agents.chatmd.program import (
     filled,
 )
 from agents.code.chatmd_prompt import prompt_of
+from engine.errors import Code, Problem
 
 
 def program_with(*parts: Part) -> Program:
@@ -52,6 +57,33 @@ def test_names_of_placeholders_are_texts_and_no_patterns() -> None:
     program, unnamed = filled(program_with(Words("{{a.c}} {{abc}}")), {"a.c": "1", "(": "2"})
     assert program.items[1] == Said("user", (Words("1 {{abc}}"),))
     assert unnamed == ("(",)
+
+
+def test_names_have_no_braces_and_braces_around_a_placeholder_stay() -> None:
+    program, unnamed = filled(program_with(Words("{{{b}}} {{a}b}} {{{{b}}")), {"b": "1", "a}b": "2"})
+    assert program.items[1] == Said("user", (Words("{1} {{a}b}} {{1"),))
+    assert unnamed == ("a}b",)
+
+
+def test_many_values_that_no_text_names_take_no_longer_than_their_look_up() -> None:
+    values = {f"name{number}": "x" for number in range(40_000)}
+    began = time.process_time()
+    _, unnamed = filled(program_with(Words("{{a}} " * 1000)), values)
+    assert time.process_time() - began < 0.3  # a pattern of these names took 1.5 s
+    assert len(unnamed) == 40_000
+
+
+def test_a_value_that_a_document_names_often_is_refused_before_it_is_put_in() -> None:
+    often = program_with(Words("{{b}}" * 4096))
+    program, _ = filled(often, {"b": "x" * 1024})
+    assert program.items[1] == Said("user", (Words("x" * MAX_FILLED),))
+    tracemalloc.start()
+    with pytest.raises(Problem, match="more than 4,194,304 characters") as refused:
+        filled(often, {"b": "x" * 1_000_000})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert refused.value.code is Code.BAD_REQUEST
+    assert peak < 8_000_000  # they would be 4 GB
 
 
 def test_without_values_nothing_is_replaced() -> None:

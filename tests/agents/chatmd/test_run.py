@@ -1,5 +1,6 @@
 """The loop of a document's run, without a model: for any script of answers it stays within its limits."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -165,11 +166,21 @@ def test_what_cannot_be_called_goes_back_to_the_model() -> None:
     assert played.refused == [
         "there is no tool 'serch'; did you mean 'search'?",
         "there is no tool 'nothing-like-it'; the tools are: search",
-        "search: its arguments must be a JSON object",
+        "search: its arguments must be a JSON object of at most 128 levels",
     ]
     answers = [each for each in played.requests[1].messages if isinstance(each, ToolResult)]
     assert [each.failed for each in answers] == [True, True, True, False]
     assert len({each.id for each in answers}) == 4  # the model gave one id to all
+
+
+def test_thousands_of_calls_of_one_id_are_told_apart_at_once() -> None:
+    wide = {"tool_calls": 5000, "model_tokens": 10_000_000}
+    played = Played(in_turn(said("", *(call() for _ in range(5000))), said("done")), wide, context_tokens=10_000_000)
+    began = time.process_time()
+    played.end()
+    assert time.process_time() - began < 1  # a search from 2 for each of them took 8 s
+    answers = [each for each in played.requests[1].messages if isinstance(each, ToolResult)]
+    assert len({each.id for each in answers}) == 5000
 
 
 def test_ids_that_come_again_in_a_later_turn_are_made_unique() -> None:

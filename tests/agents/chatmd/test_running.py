@@ -123,7 +123,7 @@ async def test_what_a_tool_refuses_goes_back_to_the_model(served: Any) -> None:
     assert "no such text" in results[0]
     assert "parameter 'text' must be of type 'string', got integer" in results[1]
     assert results[2:] == [
-        "shout: its arguments must be a JSON object",
+        "shout: its arguments must be a JSON object of at most 128 levels",
         "there is no tool 'nothing'; the tools are: shout",
         "there is no tool 'search'; the tools are: shout",  # the entry leaves it out
     ]
