@@ -85,10 +85,17 @@ class Diagnostic(msgspec.Struct, frozen=True, gc=False):
         return f"{self.at.file}:{self.at.line}:{self.at.column}: {self.severity}: {self.message} [{self.code}]"
 
 
+# Characters of a message. What a document says (`src`) stands in the middle of it, and is cut there.
+MAX_MESSAGE = 500
+_END = 200
+
+
 def diagnostic(code: str, message: str, at: Position, *, strict: bool = False) -> Diagnostic:
     """A finding of a code in `CODES`, as severe as the mode makes it."""
     kind, _ = CODES[code]
     is_error = kind is Kind.ERROR or (strict and kind is Kind.TOLERATED)
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[: MAX_MESSAGE - _END - 1]}…{message[-_END:]}"
     return Diagnostic(code, "error" if is_error else "warning", message, at)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.chatmd.diagnostics import Diagnostic
+from agents.chatmd.diagnostics import MAX_MESSAGE, Diagnostic
 from agents.chatmd.files import MAX_IMPORT_DEPTH, Loaded, Sizes, load
 from agents.chatmd.tree import MAX_DEPTH, Element, Node, Text
 
@@ -238,3 +238,13 @@ def test_a_document_that_is_no_file_is_an_error_of_the_caller(tmp_path: Path) ->
     for name in ("fifo", "no", "."):
         with pytest.raises(OSError, match=r"regular|No such"):
             load_of(tmp_path / name)
+
+
+def test_a_path_of_any_length_is_told_in_a_short_line_with_its_reason(tmp_path: Path) -> None:
+    main = put(tmp_path, main=f'<user><doc src="{"../" * 100_000}x" local/></user><import src="{"a/" * 100_000}"/>')
+    found = load_of(main).errors
+    assert sorted(each.code for each in found) == ["file-missing", "file-outside"]
+    for each in found:
+        assert len(each.message) <= MAX_MESSAGE
+        assert "…" in each.message
+    assert any(": outside of " in each.message for each in found)
