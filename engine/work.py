@@ -183,8 +183,8 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "published document", "a document of a package is parsed with its imports and what is inside it, and built",
-            None, 100_000, "source_bytes and the values of all its documents together, fs_bytes of what it shows of "
-            "files, however often; 64 documents; in a thread (agents/chatmd/packed.py)",
+            None, 10_000, "source_bytes and the values of all its documents together, fs_bytes of what it shows of "
+            "files, however often; 64 documents of 1,024 messages; in a thread (agents/chatmd/packed.py)",
             "the tenant's CPU seconds",
         ),
         WorkSpec(

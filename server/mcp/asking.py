@@ -27,6 +27,8 @@ from engine.models.shapes import (
     ToolResult,
     Usage,
     User,
+    arguments_of,
+    one_more,
 )
 from server.mcp.task_states import EXTENSION
 
@@ -158,8 +160,10 @@ class Sample:
             if isinstance(block, t.TextContent):
                 texts.append(room.take(block.text))
             elif isinstance(block, t.ToolUseContent):
+                one_more(calls)
+                room.take(block.id + block.name)
                 raw = room.take(json.dumps(block.input))
-                calls.append(ToolCall(block.id or f"call_{len(calls)}", block.name, block.input, raw))
+                calls.append(ToolCall(block.id or f"call_{len(calls)}", block.name, arguments_of(raw), raw))
         if not texts and not calls:
             raise ModelFailed("its answer holds neither text nor a tool call")
         usage = Usage(_tokens(self.size), 0, _tokens(room.used), estimated=True)

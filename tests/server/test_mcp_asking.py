@@ -306,6 +306,26 @@ async def test_the_clients_model_answers(server: Running, content: Any, stop: st
         assert usage.output > 0
 
 
+def called(number: int, **input: Any) -> t.CreateMessageResultWithTools:
+    block = t.ToolUseContent(id="c", name="look", input=input)
+    return t.CreateMessageResultWithTools(role="assistant", model="m", content=[block] * number)
+
+
+def test_calls_of_the_clients_model_are_bounded_as_those_of_others() -> None:
+    form = Sample.of(Request((User((Text("Hi"),)),)))
+    deep: Any = []
+    for _ in range(200):
+        deep = [deep]
+    for arguments in ({"at": deep}, {"at": float("nan")}):
+        (call,) = form.read(called(1, **arguments)).calls
+        assert call.arguments is None  # it goes back to the model as an error
+    (call,) = form.read(called(1, at=2**70)).calls
+    assert call.arguments == {"at": float(2**70)}
+    assert len(form.read(called(1000)).calls) == 1000
+    with pytest.raises(ModelFailed, match="calls more than 1,000 tools"):
+        form.read(called(1001))
+
+
 def test_an_answer_in_another_role_is_none() -> None:
     form = Sample.of(Request((User(()),)))
     with pytest.raises(ModelFailed, match="role"):

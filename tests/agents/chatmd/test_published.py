@@ -141,6 +141,8 @@ async def test_what_is_small_as_files_and_large_when_it_is_made_is_refused_in_li
     bombs = {
         "shown": {"main.chatmd": f"<user>{many}</user>", "a.md": MIB},
         "inside": {"main.chatmd": f"<user>{agents}</user>", "values.chatmd": "<user>a</user>" * 20_000, **deep},
+        "messages": {"main.chatmd": "<user>a</user>" * 1_025},
+        "values": {"main.chatmd": f"<user>{many}{many}</user>", "a.md": "x"},
         "imports": {"main.chatmd": '<import src="a.chatmd" local/>' * 3_000, "a.chatmd": "<user>a</user>" * 1000},
     }
     async with opened() as service:
