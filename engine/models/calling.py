@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -77,6 +78,17 @@ class _Served:
     wire: Wire
     lane: _Lane
     price: Price | None
+    # `client`: a lane of each tenant that calls, as its clients may leave every call without an answer.
+    lanes: WeakValueDictionary[str, _Lane] = field(default_factory=WeakValueDictionary)
+
+    def of(self, tenant: str) -> "_Served":
+        """What the calls of this tenant share."""
+        if self.entry.api != "client":
+            return self
+        lane = self.lanes.get(tenant)
+        if lane is None:
+            lane = self.lanes[tenant] = _Lane(self.entry)
+        return replace(self, lane=lane)
 
 
 @dataclass(slots=True)
@@ -160,7 +172,7 @@ class Models:
             near = nearest(name, list(mine))
             hint = f"did you mean {near!r}?" if near else f"models: {', '.join(mine) or 'none'}"
             raise Problem(Code.NOT_FOUND, f"unknown model {name[:64]!r}; {hint}")
-        return CalledModel(name, tenant, self._served[name], self._secrets, self._wait_s)
+        return CalledModel(name, tenant, self._served[name].of(tenant), self._secrets, self._wait_s)
 
 
 class GrantedModels(Models):

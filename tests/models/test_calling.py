@@ -31,7 +31,7 @@ from engine.errors import Code, Problem
 from engine.models.calling import CalledModel
 from engine.models.http import BoundedStream, Http
 from engine.models.retrying import pause_s, retry_after
-from engine.models.shapes import ModelFailed, Request, Stopped, Text, TextDelta, Tool, User
+from engine.models.shapes import Answer, ModelFailed, Request, Stopped, Text, TextDelta, Tool, Usage, User
 
 KEY = "sk-0123456789abcdef"
 GOOD = {"openai": recorded("openai"), "anthropic": recorded("anthropic")}
@@ -407,6 +407,25 @@ async def test_more_calls_than_at_once_wait_and_not_for_ever() -> None:
                     assert stub.requests == 1
                     nursery.cancel_scope.cancel()
             assert (await answered(model, Request([User((Text("next"),))]))).text == "fine"
+
+
+async def test_clients_that_do_not_answer_keep_no_turn_of_another_tenants_clients() -> None:
+    async def sleeps(request: Request) -> Answer:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def answers(request: Request) -> Answer:
+        return Answer("fine", (), Usage(1, 0, 1), "stop")
+
+    text = '[limits]\nqueue_timeout_s = 0.2\n[models.m]\napi = "client"\nat_once = 1\ntenants = ["a", "b"]'
+    async with configured(text) as models, trio.open_nursery() as nursery:
+        nursery.start_soon(answered, models.model("m", "a").answered_by(sleeps), HELLO)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (await failed(models.model("m", "a").answered_by(answers))).code is Code.QUEUE_TIMEOUT
+        assert (await answered(models.model("m", "b").answered_by(answers), HELLO)).text == "fine"
+        nursery.cancel_scope.cancel()
+    async with configured(text) as models:
+        assert (await answered(models.model("m", "a").answered_by(answers), HELLO)).text == "fine"
 
 
 async def test_requests_of_a_minute_are_bounded() -> None:
