@@ -27,6 +27,7 @@ from agents.registry import Registry
 from agents.shapes.schema import parameters_schema, returns_schema
 from agents.shapes.shape import narrowed
 from agents.tool import ToolInfo
+from agents.toolbox.servers import Servers
 from agents.tools.chatmd import ChatmdTool, tool_of
 from engine.config import ChatmdEntry
 from engine.egress.rules import parse_rules, parse_url, refusal
@@ -49,6 +50,7 @@ class ChatmdAgent:
     entry: ChatmdEntry
     read: Files = field(repr=False, compare=False)
     registry: Registry = field(repr=False, compare=False)
+    servers: Servers = field(repr=False, compare=False)
     warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
     parameters: Mapping[str, Any] | None = None
     images: Mapping[bytes, str] = field(default_factory=dict, repr=False)
@@ -87,7 +89,7 @@ class ChatmdAgent:
                 found.append(Unavailable(tool.name, "`tools` of its entry leaves it out"))
             elif self.registry.tool(tenant.id, tool.name, tenant.key) is None:
                 found.append(Unavailable(tool.name, "there is no tool of this name"))
-        return found
+        return found + self.servers.unknown((tool for tool in self.program.tools if tool.kind == "mcp"), tenant.id)
 
 
 async def _load(place: Place, entry: ChatmdEntry, loading: Loading) -> ChatmdAgent:
@@ -123,7 +125,9 @@ async def _read(place: Place, entry: ChatmdEntry, loading: Loading) -> ChatmdAge
         expose=entry.expose,
     )
     images = await trio.to_thread.run_sync(images_of, program)
-    return ChatmdAgent(info, program, entry, read, loading.live, warnings, parameters, images)
+    return ChatmdAgent(
+        info, program, entry, read, loading.live, loading.means.servers, warnings, parameters, images,
+    )  # fmt: skip
 
 
 def _declared(program: Program) -> tuple[str, ...]:
@@ -235,7 +239,9 @@ def _make(package: Package, said: object, making: Making) -> Made[ChatmdAgent]:
         expose=entry.expose,
     )
     warnings = (*reading.warnings[:_MOST_WARNINGS], *left_out)
-    agent = ChatmdAgent(info, program, entry, {}, making.registry, warnings, parameters, images_of(program))
+    agent = ChatmdAgent(
+        info, program, entry, {}, making.registry, making.means.servers, warnings, parameters, images_of(program),
+    )  # fmt: skip
     models = GrantedModels(making.means.models, package.grants.models)
 
     def known(name: str) -> ToolInfo | None:

@@ -22,6 +22,7 @@ from engine.errors import Code, Problem, ungrouped
 
 # More servers than any document needs; each takes a connection for every run.
 MAX_SERVERS = 8
+_UNKNOWN = "its address is not the url of an [mcp_servers.NAME] that the tenant has"
 
 
 class Servers:
@@ -45,6 +46,15 @@ class Servers:
             return None
         mine = of_tenant(self._entries, tenant)
         return next(((name, entry) for name, entry in mine.items() if entry.url == wanted), None)
+
+    def unknown(self, declared: Iterable[Declared], tenant: str) -> list[Unavailable]:
+        """Of these declarations of the kind `mcp` those whose server the tenant does not have."""
+        return [
+            missing
+            for each in declared
+            if self.named(each.url, tenant) is None
+            for missing in _missing(each.url, each.include or None, _UNKNOWN)
+        ]
 
     async def sent(self, name: str, entry: McpServerEntry, tenant: str) -> dict[str, str]:
         """The headers that go along, with the tenant's secrets. Raises Problem `unavailable`."""
@@ -127,8 +137,7 @@ async def _serve(
 
     known = servers.named(url, tenant)
     if known is None:
-        reason = "its address is not the url of an [mcp_servers.NAME] that the tenant has"
-        task_status.started(McpTools([], _missing(url, names, reason)))
+        task_status.started(McpTools([], _missing(url, names, _UNKNOWN)))
         return
     name, entry = known
     try:

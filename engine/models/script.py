@@ -48,7 +48,8 @@ class ScriptWire:
 
     def body(self, request: Request) -> bytes:
         """The request as a server would get it, by whose size its tokens are counted."""
-        return orjson.dumps(openai.body(request, "script", 1, openai.Dialect()))
+        most = request.max_output_tokens or 1
+        return orjson.dumps(openai.body(request, "script", most, openai.Dialect()))
 
     @asynccontextmanager
     async def send(self, request: Request, key: str | None) -> AsyncIterator[AsyncIterator[Event]]:

@@ -73,6 +73,7 @@ def test_a_dry_run_shows_the_first_request_and_asks_no_model(folder: Path, engin
         {"role": "system", "content": "Be polite."}, {"role": "user", "content": "please count"},
     ]  # fmt: skip
     assert told["request"]["tools"][0]["function"]["name"] == "count"
+    assert told["request"]["max_completion_tokens"] == 4096
     ended = engine("tool", "test", "hello", "--param", "input=x", "--dry-run")
     assert "First request to the model 'one':" in ended.out
     assert ended.out.endswith("\nNothing was sent.\n")

@@ -126,6 +126,25 @@ async def test_files_addresses_and_stored_calls_have_their_places_in_a_prompt(pr
         }
 
 
+async def test_tools_of_servers_that_the_tenant_does_not_have_are_unavailable(project: Project, opened: Open) -> None:
+    mine, others, unknown = (f"http://127.0.0.1:9/{name}" for name in ("mine", "others", "unknown"))
+    tools = "".join(f'<tool mcp_server="{url}" include="x,y"/>' for url in (mine, others))
+    put(project, a_chatmd=f'{tools}<tool mcp_server="{unknown}"/><user>Go.</user>')
+    servers = f"""[mcp_servers.mine]
+url = "{mine}"
+[mcp_servers.others]
+url = "{others}"
+tenants = ["acme"]
+"""
+    project.configure(one() + servers)
+    async with opened() as service:
+        found = service.source(DEFAULT_TENANT, "a")["unavailable"]
+        assert [each["name"] for each in found] == ["x", "y", unknown]
+        assert {each["reason"] for each in found} == {
+            "its address is not the url of an [mcp_servers.NAME] that the tenant has"
+        }
+
+
 async def test_parameters_are_arguments_that_stand_for_their_placeholders(project: Project, opened: Open) -> None:
     put(project, a_chatmd='<system>For {{who}}.</system><user>{{text}}<doc src="d.md" local/></user>', d_md="{{who}}")
     schema = """[agents.chatmd.a.parameters]
