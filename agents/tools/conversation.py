@@ -49,7 +49,7 @@ from engine.config import ChatmdEntry
 from engine.engine import Engine
 from engine.errors import Code, LimitUse, Problem, limit_use, ungrouped
 from engine.host.pieces import in_pieces
-from engine.models.calling import CalledModel, Models
+from engine.models.calling import CalledModel, LateAnswer, Models
 from engine.models.reserving import FREE
 from engine.models.shapes import Answer, ModelFailed, Request, parsed
 from engine.models.shapes import Tool as SentTool
@@ -238,6 +238,9 @@ class Conversation:
                         async for event in events:
                             heard.hear(event)
                     settle = run.answered
+                except LateAnswer:
+                    spending.late = True
+                    raise
                 finally:
                     if heard.anything:
                         spending.used(heard.usage, (model.price or FREE).cost(heard.usage))

@@ -32,6 +32,14 @@ log = structlog.get_logger("engine.models")
 _SERVERS = ("openai", "anthropic")
 
 
+class LateAnswer(Problem):
+    """`model_error` of a call that was sent and took too long: its server may charge for all that it was to answer."""
+
+
+class _Late(ModelFailed):
+    """The time of a call is over."""
+
+
 class Wire(Protocol):
     """How requests reach a model. `url` is where they go, if a key goes along."""
 
@@ -252,7 +260,8 @@ class CalledModel:
             account.outcome = "output_limit" if isinstance(error, AnswerTooLarge) else "model_error"
             code = Code.OUTPUT_LIMIT if isinstance(error, AnswerTooLarge) else Code.MODEL_ERROR
             text = Redactor([key] if key else ()).text(f"model {self.name!r}: {error}")
-            raise Problem(code, text, retry_after_s=error.retry_after_s) from None
+            kind = LateAnswer if isinstance(error, _Late) and account.tries else Problem
+            raise kind(code, text, retry_after_s=error.retry_after_s) from None
         except Problem as problem:
             if not account.tries:
                 account.outcome = problem.code.value
@@ -289,7 +298,7 @@ class CalledModel:
             async with self._tried(request, key, account) as events:
                 yield events
         if scope.cancelled_caught:
-            raise ModelFailed(f"it takes longer than {self.entry.timeout_s:g} s (timeout_s)")
+            raise _Late(f"it takes longer than {self.entry.timeout_s:g} s (timeout_s)")
 
     @asynccontextmanager
     async def _tried(self, request: Request, key: str | None, account: _Account) -> AsyncIterator[AsyncIterator[Event]]:

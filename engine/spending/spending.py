@@ -96,7 +96,8 @@ class RunSpending:
         """One call of a model, its retries included: `input` tokens, and an answer of at most `output`.
 
         Inside the block, `output` of what it yields bounds the answer, and `used` takes what was used. A block that
-        ends without it has used nothing, unless it was cancelled: then its reservation counts whole in the quotas.
+        ends without it has used nothing, unless it was cancelled: then its reservation counts whole in the quotas, as
+        it does for an answer that is `late`.
         Raises Problem `quota_exceeded` (model_tokens_per_minute, cost_usd_per_day): then nothing may be sent.
         """
         held = self._hold(Held(input, output, 0), prices)
@@ -132,6 +133,8 @@ class RunSpending:
             used = spending.tokens.input + spending.tokens.output
         elif outcome == "cancelled":
             used, cost = held.tokens, held.cost
+        if spending.late:
+            used, cost = max(used, held.tokens), max(cost, held.cost)
         self._meter.settle(self._tenant.id, held, used, cost, trio.current_time(), time.time())
 
 
@@ -142,6 +145,8 @@ class CallSpending:
         self.output = output
         self.tokens: Tokens | None = None
         self.cost = 0
+        # The model was still at work when its time was over, perhaps without a word: a model that thinks is paid, too.
+        self.late = False
 
     def used(self, tokens: Tokens, cost: int | None) -> None:
         """What the call used, as its server reports it or as bytes were counted; `cost` in micro-dollars."""

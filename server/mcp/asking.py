@@ -97,6 +97,11 @@ class Form(Protocol[Given]):
         ...
 
 
+def _visible(arguments: str) -> str:
+    """The JSON with its invisible characters escaped: marks of direction would show a person another text."""
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class Confirm:
     """May this tool be called with these arguments? A form without fields: to accept it is a yes."""
@@ -106,10 +111,10 @@ class Confirm:
 
     @property
     def size(self) -> int:
-        return 4 * len(self.arguments)
+        return 12 * len(self.arguments)
 
     def request(self) -> t.InputRequest:
-        message = f"Allow the call of the tool {self.tool!r} with these arguments?\n\n{self.arguments}"
+        message = f"Allow the call of the tool {self.tool!r} with these arguments?\n\n{_visible(self.arguments)}"
         schema: dict[str, Any] = {"type": "object", "properties": {}}
         return t.ElicitRequest(params=t.ElicitRequestFormParams(message=message, requested_schema=schema))
 

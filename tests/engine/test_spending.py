@@ -1,5 +1,6 @@
 """What models cost: reservations never exceed the quotas, settled amounts are exact, the books have each call once."""
 
+import contextlib
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -235,6 +236,20 @@ async def test_a_call_that_is_cancelled_counts_as_reserved_unless_it_says_what_i
     shown = its.shown()["by_model"][0]
     assert (shown["model_calls"], shown["input_tokens"], shown["output_tokens"]) == (0, 7, 3)
     assert 'engine_model_calls_total{model="small",outcome="cancelled"} 2.0' in its.metrics.render().decode()
+
+
+async def test_a_call_whose_model_is_late_counts_as_reserved_whatever_was_heard() -> None:
+    its = opened()
+    for told in (False, True):
+        async with its.spending.model_run(its.tenant, "agent:greeter") as run:
+            with contextlib.suppress(Problem), run.call("small", 100, 300, PRICE) as call:
+                if told:
+                    call.used(Tokens(7, 0, 3, estimated=True), 1)
+                call.late = True
+                raise Problem(Code.MODEL_ERROR, "it takes longer than 1 s")
+    assert its.used()["model_tokens_per_minute"] == 800
+    assert its.used()["cost_usd_per_day"] == 2 * PRICE.most(100, 300) / 1e6
+    assert its.shown()["by_model"][0]["input_tokens"] == 7  # the books have what is known
 
 
 async def one_more(its: Opened) -> None:

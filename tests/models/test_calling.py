@@ -28,7 +28,7 @@ from models_support import (
 from engine.config import parse_config
 from engine.egress.secrets import BoundSecret, Vault
 from engine.errors import Code, Problem
-from engine.models.calling import CalledModel
+from engine.models.calling import CalledModel, LateAnswer
 from engine.models.http import BoundedStream, Http
 from engine.models.retrying import pause_s, retry_after
 from engine.models.shapes import Answer, ModelFailed, Request, Stopped, Text, TextDelta, Tool, Usage, User
@@ -286,6 +286,7 @@ async def test_the_faults_of_the_stub_are_model_errors_within_the_time(api: str,
             problem = await failed(model)
         assert problem.code is Code.MODEL_ERROR
         assert said in problem.message
+        assert isinstance(problem, LateAnswer) is (fault == "stall")
     async with stubbed(script) as (_, url), model_at(url, api) as model:
         assert (await answered(model, Request([User((Text("next"),))]))).text == "fine"
 

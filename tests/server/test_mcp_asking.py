@@ -1,5 +1,6 @@
 """Calls that ask their client for a person's permission, or for an answer of its model; in the call, and in a task."""
 
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from agents.asking import ROUNDS, CannotAsk
 from agents.service import open_service
 from engine.config import load_config
 from engine.models.shapes import Message, ModelFailed, Request, Text, User
-from server.mcp.asking import Sample
+from server.mcp.asking import Confirm, Sample
 from server.mcp.tasks import WAITING
 
 ASKABLE = {"elicitation": {}, "sampling": {"tools": {}}}
@@ -304,6 +305,14 @@ async def test_the_clients_model_answers(server: Running, content: Any, stop: st
         assert usage.estimated
         assert usage.input > 50
         assert usage.output > 0
+
+
+def test_a_person_sees_characters_that_change_or_hide_a_text() -> None:
+    given = '{"to": "Zoë 東京 \u202egro.elpmaxe\u202c\u200b\U000e0041"}'
+    asked = Confirm("send", given).request().model_dump(mode="json")
+    shown = asked["params"]["message"].partition("\n\n")[2]
+    assert shown == '{"to": "Zoë 東京 \\u202egro.elpmaxe\\u202c\\u200b\\udb40\\udc41"}'
+    assert json.loads(shown) == json.loads(given)
 
 
 def called(number: int, **input: Any) -> t.CreateMessageResultWithTools:

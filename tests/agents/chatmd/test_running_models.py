@@ -18,6 +18,8 @@ from running_support import entry, program, said, tool
 from agents.chatmd.program import Declared
 from agents.service import Service
 from engine.errors import Code, Problem
+from engine.spending.meter import Meter
+from engine.tenant import DEFAULT_TENANT
 from engine.usage import report
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
@@ -116,6 +118,23 @@ async def test_a_model_that_gives_no_ids_and_no_usage_is_understood_and_its_toke
 
 
 STALLS = '[[reply]]\nwhen = "Hello"\ntext = "a long answer that stalls"\nfault = "stall"\n[[reply]]\ntext = "fine"\n'
+
+
+async def test_a_model_that_thinks_until_its_time_is_over_uses_up_what_was_reserved_for_it(served: Serve) -> None:
+    script = '[[reply]]\nwhen = "Hello"\ntext = "too late"\ndelay_s = 5\n[[reply]]\ntext = "fine"\n'
+    keys = "timeout_s = 0.3\nmax_output_tokens = 90\nprice = { input = 1, output = 1000 }"
+    async with stubbed(script) as (_, url), served(url, keys) as service:
+        spending = service.engine.spending
+        spending._meter = Meter()  # as with tenants
+        helper = tool(service, program())
+        with pytest.raises(Problem, match="takes longer than"):
+            await helper.execute(ASKED, CALL)
+        used = spending.used(DEFAULT_TENANT)
+        assert used["model_tokens_per_minute"] > 90
+        assert 0.09 < used["cost_usd_per_day"] < 0.1
+        assert used["model_runs"] == 0
+        assert (await helper.execute({"input": "next"}, CALL)).value == "fine"
+        assert spending.used(DEFAULT_TENANT)["cost_usd_per_day"] < 0.1
 
 
 async def test_a_caller_that_leaves_in_the_middle_of_an_answer_closes_the_connection_to_the_model(
