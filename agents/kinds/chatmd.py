@@ -195,7 +195,8 @@ _PACKED_VALUES = WORK["published document"].max_values or 0
 _PACKED_MESSAGES = 1_024
 # Where a package is that has one file, which nothing reads from the disk.
 _NOWHERE = Path("/package")
-_NO_SERVERS = "a published document has no MCP servers"
+_NO_SERVERS = "a published document has no MCP servers"  # they are the operator's, with the operator's keys
+_NO_FOLDER = "a package of one file has no folder to read"
 
 
 def _make(package: Package, said: object, making: Making) -> Made[ChatmdAgent]:
@@ -225,7 +226,8 @@ def _make(package: Package, said: object, making: Making) -> Made[ChatmdAgent]:
         more = f" (and {len(reading.errors) - 1} more)" if len(reading.errors) > 1 else ""
         at = f"{first.at.file}:{first.at.line}:{first.at.column}"
         raise Problem(Code.BAD_REQUEST, f"the document does not load: {first.code}: {at}: {first.message}{more}")
-    program = _without_servers(reading.built.program)
+    gone = {"mcp": _NO_SERVERS} | ({"file": _NO_FOLDER} if making.folder is None else {})
+    program = _without(gone, reading.built.program)
     _check_messages(program)
     allowed, left_out = making.allowed(package, [*dict.fromkeys(_declared_in(program))])
     entry = entry.model_copy(update={"tools": allowed})
@@ -269,12 +271,12 @@ def _entry(package: Package, folder: Path) -> ChatmdEntry:
         raise Problem(Code.BAD_REQUEST, f"config: {where}: {error['msg'][:1].lower()}{error['msg'][1:]}") from None
 
 
-def _without_servers(program: Program) -> Program:
-    """The program without the tools of MCP servers, which are the operator's, with his keys."""
-    tools = tuple(tool for tool in program.tools if tool.kind != "mcp")
-    gone = tuple(Unavailable(tool.name or tool.url, _NO_SERVERS) for tool in program.tools if tool.kind == "mcp")
-    inside = {key: _without_servers(each) for key, each in program.documents.items()}
-    return replace(program, tools=tools, unavailable=(*program.unavailable, *gone), documents=inside)
+def _without(gone: Mapping[str, str], program: Program) -> Program:
+    """The program without the tools of these kinds, which are told with the reason of their kind."""
+    tools = tuple(tool for tool in program.tools if tool.kind not in gone)
+    told = tuple(Unavailable(tool.name or tool.url, gone[tool.kind]) for tool in program.tools if tool.kind in gone)
+    inside = {key: _without(gone, each) for key, each in program.documents.items()}
+    return replace(program, tools=tools, unavailable=(*program.unavailable, *told), documents=inside)
 
 
 def _check_messages(program: Program) -> None:

@@ -17,7 +17,7 @@ import trio
 from engine.egress.redaction import Redactor
 from engine.models.http import CONNECT_S, BoundedStream, end_reading, in_words
 from engine.models.shapes import ModelFailed
-from engine.values import JsonMarks
+from engine.values import JsonMarks, is_plain
 from engine.work import WORK
 
 # They log what servers send.
@@ -31,6 +31,8 @@ STREAM_BYTES = 4 * ANSWER_BYTES
 _EVENTS = 2_000
 # Bound on each list of an answer that the client makes objects of, which takes up to 20 us for each.
 _ITEMS = 512
+# What renders an answer again stops at 254 levels.
+_DEPTH = 250
 _LISTS = ("tools", "content")
 # How long the end of a session may take: the run waits for it.
 CLOSE_S = 0.5
@@ -96,6 +98,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         else:
             raise ModelFailed("its answer is neither JSON nor a stream of events")
         found = parsed(await self._redacted(answer))
+        if not is_plain(found, _DEPTH):
+            raise ModelFailed(f"its answer is nested more than {_DEPTH} deep")
         if not _is_answer(found):
             raise _refused(status) if status >= 400 else ModelFailed("its answer is not one of JSON-RPC")
         result = found.get("result", {})

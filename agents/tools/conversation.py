@@ -43,7 +43,7 @@ from agents.registry import OfferedTool, Registry
 from agents.shapes.checked import CheckedSchema, TooMuchWork
 from agents.tool import Called
 from agents.toolbox import Offered
-from agents.toolbox.files import FileBounds, file_tools
+from agents.toolbox.files import NAMES, FileBounds, file_tools
 from agents.toolbox.servers import mcp_tools
 from engine.config import ChatmdEntry
 from engine.engine import Engine
@@ -375,7 +375,7 @@ class Conversation:
         confirm = self.shared.entry.confirm
         if confirm == "destructive":
             return not offered.read_only and offered.destructive is not False
-        return offered.name in confirm
+        return offered.name in {NAMES.get(name, name) for name in confirm}
 
     async def _nested(self, nested: Nested, dry: bool) -> str:
         """The answer of a document in a message. Raises Problem."""

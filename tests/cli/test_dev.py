@@ -485,7 +485,10 @@ def test_a_script_that_is_developed_may_call_what_its_tenant_has_published(finde
     ("words", "why"),
     [
         (("agent", "dev", "findr"), "error: unknown agent 'findr'; did you mean 'finder'?"),
-        (("agent", "dev", "text"), "error: agent 'text' is not a Lua script (inline): there is no file to watch"),
+        (
+            ("agent", "dev", "text"),
+            "error: agent 'text' is no Lua script or document (inline): there is no file to watch",
+        ),
         (("tool", "dev", "search"), "error: unknown tool 'search'"),
     ],
 )

@@ -156,7 +156,10 @@ async def test_what_is_small_as_files_and_large_when_it_is_made_is_refused_in_li
 
 
 async def test_tools_need_grants_and_servers_are_none_of_a_tenants(configured: Project, opened: Open) -> None:
-    main = '<tool name="search"/><tool name="drop"/><tool mcp_server="http://127.0.0.1:1/mcp"/><user>a</user>'
+    main = (
+        '<tool name="search"/><tool name="drop"/><tool mcp_server="http://127.0.0.1:1/mcp"/>'
+        '<tool name="read_file"/><tool name="read_dir"/><user>a</user>'
+    )
     async with opened() as service:
         added = await publish(service, document(files={"main.chatmd": main}))
         assert any("'drop' is declared, but not among grants.tools" in text for text in added.version["warnings"])
@@ -166,6 +169,7 @@ async def test_tools_need_grants_and_servers_are_none_of_a_tenants(configured: P
         assert info.tools == ("search",)
         reasons = {each["name"]: each["reason"] for each in resolved.about["engine/chatmd"]["unavailable"]}
         assert reasons["http://127.0.0.1:1/mcp"] == "a published document has no MCP servers"
+        assert reasons["read_file"] == reasons["read_dir"] == "a package of one file has no folder to read"
 
 
 def test_models_are_for_documents_alone_and_all_files_of_one_are_read_with_it() -> None:

@@ -309,6 +309,15 @@ async def test_a_person_is_asked_before_the_calls_that_the_entry_names(
         assert person.asked == [("ticket", "{}")]
 
 
+async def test_a_tool_that_reads_files_is_confirmed_under_the_name_that_its_document_gives_it(served: Any) -> None:
+    person = Person(False)
+    call = 'tool_calls = [{ name = "read_file", arguments = { file = "a.md" } }]'
+    async with served(demo=[call, 'text = "done"']) as service:
+        made = tool(service, program(tools=(Declared("file", "get_contents"),)), entry(confirm=("get_contents",)))
+        await made.execute(ASKED, Call(DEFAULT_TENANT, ask=person))
+    assert [name for name, _ in person.asked] == ["read_file"]
+
+
 class Witness:
     """What the audit log would hear."""
 

@@ -205,6 +205,7 @@ BAD: dict[str, tuple[Answer, str]] = {
     "huge": (http(b" " * (1024 * 1024 + 1)), "its answer is larger than 1,048,576 bytes"),
     "many": (http(b"[" + b"{}," * 20_000 + b"{}]"), "its answer holds more than 10,000 values"),
     "deep": (http(b'{"result": {"tools": ' + b"[" * 5_000), "its answer is not JSON"),
+    "nested": (http(b'{"result": {"a": ' + b"[" * 400 + b"]" * 400 + b"}}"), "its answer is nested more than 250 deep"),
     "long": ({"tools": [tool("x")] * 513, "content": [{}] * 513}, "its answer has a list of more than 512 items"),
     "no stream": (http(b"data: x\n", "text/event-stream"), "its answer"),
     "event": (http(b"data: " + b"x" * 1_200_000 + b"\n\n", "text/event-stream"), "is larger than 1048576 bytes"),
