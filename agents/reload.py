@@ -14,11 +14,11 @@ import trio
 
 from agents.agent import Sourced
 from agents.changes import Change
-from agents.code.files import Files
 from agents.loading.watched import look
 from agents.registry import Registry
 from agents.service import Service
-from engine.config import Config, ConfigError, load_config
+from engine.config import Config, ConfigError, reload_config
+from engine.config.signatures import Files
 
 log = structlog.get_logger("agents.reload")
 
@@ -59,7 +59,7 @@ async def reload(service: Service, environ: Mapping[str, str], cwd: Path) -> boo
     loaded = service.loaded
     if loaded.path is not None:
         try:
-            fresh = load_config(loaded.path, environ=environ, cwd=cwd)
+            fresh = reload_config(loaded, environ=environ, cwd=cwd)
         except ConfigError as error:
             log.error("the configuration cannot be used; the last good one stays in force", reason=str(error))
             service.trouble = f"the configuration cannot be used, the last good one stays in force: {error}"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
@@ -16,7 +16,6 @@ from agents.agent import Agent, AgentInfo, Call, Completes, Resolved, Sourced
 from agents.changes import Changes
 from agents.code import calls, schema_call
 from agents.code.entries import Means
-from agents.code.files import Files
 from agents.documents import Documents
 from agents.embedding import keep_embedded
 from agents.loading.loader import LoadFailure, load
@@ -25,7 +24,6 @@ from agents.publishing.active import ActiveVersions, PublishedBlock
 from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.sources import Health
-from agents.syncing import Syncs
 from agents.tool import Called, Tool, ToolInfo
 from agents.toolbox.servers import Servers
 from agents.tools.builtin import builtin_tools
@@ -37,6 +35,7 @@ from control.vaults import Vaults
 from engine.bridge.families import Host, open_families
 from engine.bridge.kv import KvError, KvStore, open_kv
 from engine.config import ConfigError, LoadedConfig
+from engine.config.signatures import Files
 from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
@@ -48,6 +47,9 @@ from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, cache_path, open_stores, store_path
 from sandbox.wire.surface import granted
+
+if TYPE_CHECKING:
+    from agents.syncing import Syncs
 
 log = structlog.get_logger("agents.service")
 
@@ -88,15 +90,24 @@ class Service:
     active: ActiveVersions = field(init=False)
     publishing: Publishing = field(init=False)
     usage: UsageLog = field(init=False)
-    syncs: Syncs = field(init=False)
+    _syncs: "Syncs | None" = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.syncs = Syncs(self.loaded, self.engine, self.control, self.stores)
         self.usage = UsageLog(self.engine.book, self.control.usage if self.loaded.config.tenants.enabled else None)
         self.engine.spending.spent = self.usage.cost_of
+        self.usage.counted = self.engine.spending.counted
         folder = partial(packages_path, self.loaded.config.db.path)
         self.active = ActiveVersions(self.control, self.engine, self.means, self.registry, self.changes, folder)
         self.publishing = Publishing(self.control, self.engine, self.registry, self.active, self.stores.stored_bytes)
+
+    @property
+    def syncs(self) -> "Syncs":
+        """The syncs of tenants. Made when it is first used: most commands need none."""
+        if self._syncs is None:
+            from agents.syncing import Syncs
+
+            self._syncs = Syncs(self.loaded, self.engine, self.control, self.stores)
+        return self._syncs
 
     def published(self, tenant: Tenant) -> PublishedBlock:
         """Inside this block, everything that the tenant had published on entry can be called.
@@ -129,7 +140,8 @@ class Service:
             tools=given.tools,
         )
         # Those that are required are known by now, each as it was before it was read.
-        self.loaded, self.files, self.required = loaded, result.required | files, tuple(result.required)
+        self.loaded, self.required = loaded, tuple(result.required)
+        self.files = result.required | files | loaded.files
         self.failures, self.warnings = tuple(result.failures), (*loaded.warnings, *result.warnings)
 
     def list_agents(self, tenant: Tenant) -> list[AgentInfo]:

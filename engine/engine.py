@@ -254,14 +254,24 @@ class Engine:
         )
 
     def others_wait(self, tenant: Tenant) -> bool:
-        """Whether a run waits for a slot, unless all of those that wait for their start are of this tenant."""
+        """Whether a run waits for a slot, unless all of those that wait for their start are of this tenant.
+
+        Where a slot is free, it waits for something else, like the end of another run of its tenant.
+        """
         scheduler = self._scheduler
+        if scheduler.running < scheduler.slots:
+            return False
         return scheduler.waiting and (not scheduler.queued or scheduler.queued > scheduler.queued_of(tenant.id))
 
     @property
+    def config(self) -> Config:
+        """The configuration that it was started with."""
+        return self._config
+
+    @property
     def computing(self) -> bool:
-        """Whether any run holds a slot."""
-        return bool(self._scheduler.on_slots)
+        """Whether any run holds a slot and does not wait for the host. Threads may call it."""
+        return any(ticket.waiting_since is None for ticket in self._scheduler.on_slots)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

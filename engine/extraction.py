@@ -59,7 +59,10 @@ main(*map(int, sys.argv[1:4]), sys.argv[4])
 
 _MAGIC = b"%PDF-"
 _BY_SUFFIX = {suffix: each for each in FORMATS for suffix in each.suffixes}
-_BY_TYPE = {each.content_type: each for each in FORMATS} | {"application/xhtml+xml": _BY_SUFFIX[".xhtml"]}
+_BY_TYPE = {each.content_type: each for each in FORMATS if each.content_type}
+_BY_TYPE |= {"application/xhtml+xml": _BY_SUFFIX[".xhtml"]}
+_PAGE = _BY_SUFFIX[".html"]
+(_PAGE_AS_TEXT,) = (each for each in FORMATS if each.name == "html_text")
 _PDF = _BY_SUFFIX[".pdf"]
 
 _REASONS = {
@@ -115,6 +118,13 @@ class Extractor:
         form = format_of(name, data, content_type)
         if form is None:
             raise Unreadable("of no format that can be extracted")
+        return await self._read(form, name, data)
+
+    async def page(self, data: bytes, *, markdown: bool) -> str:
+        """The text of an HTML page, as Markdown or without any marks. Raises as `extract` does."""
+        return (await self._read(_PAGE if markdown else _PAGE_AS_TEXT, "", data)).body.strip("\n")
+
+    async def _read(self, form: Format, name: str, data: bytes) -> Extracted:
         if not data:
             raise Unreadable("empty")
         if find_spec(form.library) is None:

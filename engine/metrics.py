@@ -1,20 +1,21 @@
-"""The Prometheus metrics. One registry an engine, so that tests can open two engines.
+"""The Prometheus metrics of an engine.
 
 Runs are counted in plain numbers, which become metric families at each scrape: a counter of the client library takes a
-lock at each step (measured: 9 us a run).
+lock at each step (measured: 9 us a run). The library is loaded by the server's routes: commands make no family.
 """
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.utils import floatToGoString
+from typing import TYPE_CHECKING
 
 from engine.host.lag import Lag
 from sandbox.wire.outcome import Outcome
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # Models answer within seconds or minutes.
@@ -34,7 +35,10 @@ class Times:
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum_s += seconds
 
-    def family(self, name: str, documentation: str) -> Metric:
+    def family(self, name: str, documentation: str) -> "Metric":
+        from prometheus_client.metrics_core import HistogramMetricFamily
+        from prometheus_client.utils import floatToGoString
+
         bounds = (*self._bounds, float("inf"))
         buckets = list(zip(map(floatToGoString, bounds), accumulate(self._counts), strict=True))
         return HistogramMetricFamily(name, documentation, buckets, self._sum_s)
@@ -64,8 +68,6 @@ class Metrics:
         self.model_calls: Counter[tuple[str, str]] = Counter()
         self.model_tokens: Counter[tuple[str, str]] = Counter()
         self.model_seconds = Times(_MODEL_SECONDS)
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
 
     def model_called(self, model: str, outcome: str, seconds: float, tokens: dict[str, int]) -> None:
         """A call of a model has ended; `tokens` by kind."""
@@ -74,8 +76,10 @@ class Metrics:
             self.model_tokens[model, kind] += count
         self.model_seconds.observe(seconds)
 
-    def collect(self) -> Iterator[Metric]:
-        """The families, for the registry."""
+    def collect(self) -> Iterator["Metric"]:
+        """The families."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
         yield _labelled(GaugeMetricFamily, "engine_workers", "Live workers by state", "state", self.workers)
         yield GaugeMetricFamily(
             "engine_worker_memory_bytes", "Resident memory of all workers", self.worker_memory_bytes
@@ -100,10 +104,16 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format."""
-        return generate_latest(self.registry)
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
 
-def _of_models(name: str, documentation: str, label: str, values: Counter[tuple[str, str]]) -> Metric:
+def _of_models(name: str, documentation: str, label: str, values: Counter[tuple[str, str]]) -> "Metric":
+    from prometheus_client.metrics_core import CounterMetricFamily
+
     family = CounterMetricFamily(name, documentation, labels=["model", label])
     for pair, amount in values.items():
         family.add_metric(pair, amount)
@@ -111,12 +121,12 @@ def _of_models(name: str, documentation: str, label: str, values: Counter[tuple[
 
 
 def _labelled(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    kind: "type[GaugeMetricFamily] | type[CounterMetricFamily]",
     name: str,
     documentation: str,
     label: str,
     values: dict[str, int] | dict[str, float] | dict[str, bool] | Counter[str],
-) -> Metric:
+) -> "Metric":
     family = kind(name, documentation, labels=[label])
     for value, amount in values.items():
         family.add_metric([value], amount)

@@ -94,13 +94,15 @@ QUOTAS: dict[str, QuotaSpec] = {
             "model_tokens_per_minute", "count", 200_000, 1,
             "the providers' rates are for all tenants together",
             "each call of a model, before it: its input and the bound of its answer are reserved",
-            "this tenant used or reserved {used} tokens of models within a minute; the limit is {bound}",
+            "this tenant used or reserved {used} tokens of models within a minute, and this call needs {needed}; "
+            "the limit is {bound}",
         ),
         QuotaSpec(
             "cost_usd_per_day", "USD", 10, None,
             "tokens are money, and a loop may ask all night",
             "each call of a model with a price, before it: the most that it can cost is reserved",
-            "this tenant spent or reserved {used} USD for models today; the limit is {bound}",
+            "this tenant spent or reserved {used} USD for models today, and this call needs {needed}; "
+            "the limit is {bound}",
         ),
     )
 }  # fmt: skip
@@ -135,20 +137,26 @@ def bind_quotas(tenant: Tenant, defaults: Mapping[str, float | None], workers: i
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """A quota that is used up: its name and bound, the amount used, who set it, and the seconds until a retry."""
+    """A quota that is used up: its name and bound, the amount used, who set it, and the seconds until a retry.
+
+    `needed` is what a call of a model asks for at least.
+    """
 
     name: str
     bound: float
     used: float | None
     source: LimitSource
     retry_after_s: float
+    needed: float = 0
 
     @property
     def message(self) -> str:
         """One sentence for the caller."""
         spec = QUOTAS[self.name]
         whole = "" if self.used is not None else "all tenants together send more requests than the engine accepts"
-        said = whole or spec.refusal.format(bound=_number(self.bound), used=_number(self.used or 0))
+        said = whole or spec.refusal.format(
+            bound=_number(self.bound), used=_number(self.used or 0), needed=_number(self.needed)
+        )
         return f"{said} (quota.{self.name})"
 
     def limit_use(self) -> LimitUse:

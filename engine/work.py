@@ -166,7 +166,7 @@ WORK: dict[str, WorkSpec] = {
         ),
         WorkSpec(
             "model answer", "one event of a model's answer is parsed",
-            1024 * 1024, 50_000, "engine/models/shapes.py; values by counting before parsing; output_bytes in all",
+            1024 * 1024, 10_000, "engine/models/shapes.py; values by counting before parsing; output_bytes in all",
             "the operator, whose models these are",
         ),
         WorkSpec(

@@ -5,7 +5,8 @@ A line ends with `\n`; the first one is number 1. Headings are Markdown's (`## D
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 # A heading in a path is cut here; a path has at most six, so that a hostile document does not store itself with
@@ -41,31 +42,39 @@ def places(body: str, chunks: Sequence[str], *, markdown: bool, pages: Sequence[
 
     Its headings are those of its first line that is not one itself, or all when it has no other line.
     """
-    # One heading at a time: a text of nothing else has millions, each a hundred times its line in memory.
-    headings = _headings(body) if markdown else iter(())
-    heading = next(headings, None)
+    cut = spans(body, chunks)
+    above = headings(body, filter(None, cut)) if markdown else repeat(None)
     found: list[Place | None] = []
-    path: list[_Heading] = []
     line, counted = 1, 0
-    for span in spans(body, chunks):
+    for span in cut:
         if span is None:
             found.append(None)
             continue
         start, end = span
         first = line + body.count("\n", counted, start)
         line, counted = first, start
+        last = first + body.count("\n", start, end)
+        found.append(Place(first, last, next(above), bisect_right(pages, start) or None))
+    return found
+
+
+def headings(body: str, spans: Iterable[tuple[int, int]]) -> Iterator[str | None]:
+    """The headings of each slice of a Markdown text, as `places` has them. They come in the order of their starts."""
+    # One heading at a time: a text of nothing else has millions, each a hundred times its line in memory.
+    following = _headings(body)
+    heading = next(following, None)
+    path: list[_Heading] = []
+    for start, end in spans:
         content = start  # where the first text is that is no heading; -1 for no matter where
         while heading is not None and heading[0] <= content:
             while path and path[-1][2] >= heading[2]:
                 path.pop()
             path.append(heading)
-            last, heading = heading, next(headings, None)
+            last, heading = heading, next(following, None)
             if heading is not None and last[1] > content:
                 between = body[last[1] : heading[0]]
                 content = heading[0] if heading[0] < end and (not between or between.isspace()) else -1
-        shown = SEPARATOR.join(filter(None, (_shown(each[3]) for each in path))) or None
-        found.append(Place(first, first + body.count("\n", start, end), shown, bisect_right(pages, start) or None))
-    return found
+        yield SEPARATOR.join(filter(None, (_shown(each[3]) for each in path))) or None
 
 
 def spans(body: str, chunks: Sequence[str]) -> list[tuple[int, int] | None]:

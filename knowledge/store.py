@@ -98,7 +98,7 @@ class Explained:
     """How a hit came by its score. What its mode has none of is None.
 
     `keyword_norm` and `vector_norm` are `bm25` and `cosine` divided by those of the best, `alpha` is the weight of the
-    latter. `complete`: it has all words. `certain`: it is the only one with all words in one chunk, which is first.
+    latter. `complete`: it has all words. `certain`: one of few with all words in one chunk, which are first.
     """
 
     words: tuple[ExplainedWord, ...] = ()

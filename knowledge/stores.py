@@ -213,7 +213,9 @@ class Stores:
             await self._work.wait()
             await trio.sleep(IDLE_S / 2)
             for tenant, held in list(self._stores.items()):
-                if not held.users and held.left_at <= trio.current_time() - IDLE_S:
+                # Lists of vectors, which a thread of the store is making, would be begun anew by the next search.
+                busy = held.users or (held.store is not None and held.store.near.is_listing())
+                if not busy and held.left_at <= trio.current_time() - IDLE_S:
                     await self._retire(tenant)
             if not self._stores:
                 self._work = trio.Event()

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import Literal, TypeVar
 
 import trio
@@ -210,7 +211,8 @@ class _Sync:
     limit: int | None
     report: SyncReport
     pace: Callable[[], Awaitable[None]]
-    stored: dict[str, str] = field(default_factory=dict)  # the versions that the store has or gets, by source_id
+    # The versions that the store has, by source_id; of a stream also those that it gets.
+    stored: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] | None = None  # read when the first item is compared by its content
     same: set[str] = field(default_factory=set)  # what the connector itself found to be unchanged
     hidden: set[str] = field(default_factory=set)
@@ -251,19 +253,23 @@ class _Sync:
         if isinstance(connector, Compares) and not self.full and self.window == (None, None):
             connector.compare(await in_thread(self.marks))
         found = await self.discover(connector)
+        missing = [] if self.narrowed or not self.stored else await in_thread(self.missing, found)
         wanted = await in_thread(self.wanted, found)
+        del found
         same = len(self.same)
         total = same + len(wanted)
         self.report.fetched, self.report.unchanged = total, same
-        for n, item in enumerate(wanted, same):
-            self.tell("ingesting", n, total)
+        # Each is forgotten once it is read: of 100,000 files the list takes 24 MB.
+        wanted.reverse()
+        while wanted:
+            self.tell("ingesting", total - len(wanted), total)
             if self.at_limit:
                 break
-            await self.ingest(item, connector.read)
+            await self.ingest(wanted.pop(), connector.read)
             await self.flush_if_full()
         else:
             self.tell("ingesting", total, total)
-        await self.finish(() if self.narrowed else await in_thread(self.gone, found))
+        await self.finish([each for each in missing if not self.is_hidden(each)])
 
     def marks(self) -> dict[str, str]:
         """The connector's versions, of what is cut by the same bounds, by source_id."""
@@ -271,15 +277,20 @@ class _Sync:
         start = len(bounds)
         return {source_id: mark[start:] for source_id, mark in self.stored.items() if mark.startswith(bounds)}
 
-    def wanted(self, found: Mapping[str, Found]) -> list[Found]:
-        """What may have changed, by source_id, of the times that are asked for."""
+    def wanted(self, found: list[Found]) -> list[Found]:
+        """What may have changed, in the order of source_ids, of the times that are asked for."""
         if self.window == (None, None):
-            return [item for _, item in sorted(found.items())]
-        return [item for _, item in sorted(found.items()) if _within(item.updated_at, self.window)]
+            return found
+        return [item for item in found if _within(item.updated_at, self.window)]
 
-    async def discover(self, connector: Connector) -> dict[str, Found]:
-        """Everything in the source, by source_id. All of it is known before anything is changed."""
-        found: dict[str, Found] = {}
+    def missing(self, found: list[Found]) -> list[str]:
+        """What is stored and was not found."""
+        there = {item.source_id for item in found}
+        return [each for each in self.stored if each not in self.same and each not in there]
+
+    async def discover(self, connector: Connector) -> list[Found]:
+        """Everything in the source, in the order of source_ids. All of it is known before anything is changed."""
+        found: list[Found] = []
         self.tell("discovering", 0, None)
         async for entry in _guarded(connector.scan()):
             if isinstance(entry, Skipped):
@@ -289,14 +300,24 @@ class _Sync:
             elif isinstance(entry, Unchanged):
                 self.same.update(entry.source_ids)
                 await self.pace()
-            elif entry.source_id in found:
-                self.report.skip(entry.source_id, "listed twice; the first was taken")
             else:
-                found[entry.source_id] = entry
+                found.append(entry)
             if len(found) % _LISTED_AT_ONCE == 0:
                 await self.pace()
+        found = await in_thread(self.once, found)
         self.tell("discovering", len(self.same) + len(found), None)
         return found
+
+    def once(self, found: list[Found]) -> list[Found]:
+        """In the order of source_ids; of two of one, the first that was listed."""
+        found.sort(key=attrgetter("source_id"))
+        taken: list[Found] = []
+        for item in found:
+            if taken and taken[-1].source_id == item.source_id:
+                self.report.skip(item.source_id, "listed twice; the first was taken")
+            else:
+                taken.append(item)
+        return taken
 
     # ---- a stream
 
@@ -396,7 +417,8 @@ class _Sync:
             return
         self.report.upserted += 1
         self.report.chunks += len(document.chunks)
-        self.stored[found.source_id] = version
+        if isinstance(self.connector, Streams):  # it may come again
+            self.stored[found.source_id] = version
         if self.digests is not None:
             self.digests[found.source_id] = document.digest
         self.pending.add(found.source_id)

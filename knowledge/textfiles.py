@@ -3,15 +3,19 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import re2
-from markdown_it import MarkdownIt
-from pathspec import GitIgnoreSpec, RegexPattern
 
 from knowledge.extraction import Extracted, Unreadable
 from knowledge.globs import compile_glob, encodable
+
+# Both are imported where they are used, a hundred modules: searches need neither.
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from pathspec import GitIgnoreSpec
 
 DEFAULT_INCLUDE = ("**/*.md", "**/*.txt")
 DEFAULT_EXCLUDE = (".git/", "node_modules/", "target/")
@@ -41,8 +45,6 @@ _TITLE_FIELD = re.compile(r"title[ \t]*:[ \t]*(?P<title>\S.*)")
 
 # A line that may be a heading of level one, or the one below it; also in a list or a quotation.
 _MAYBE_HEADING = re.compile(r"^[ \t>*+\-0-9.)]*(?:#(?:[ \t].*)?|=+[ \t]*)$", re.MULTILINE)
-
-_MARKDOWN = MarkdownIt("commonmark")
 
 GlobStyle = Literal["gitignore", "ctx"]
 
@@ -105,6 +107,8 @@ class _Plain:
 
 def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:
     """Patterns of .gitignore."""
+    from pathspec import GitIgnoreSpec
+
     linear = GitIgnoreSpec.from_lines(globs, backend="re2").match_file
     if any(len(re.findall(r"\*+", glob)) > _STARS for glob in globs):
         return lambda path: linear(encodable(path))
@@ -112,8 +116,10 @@ def _matcher(globs: Sequence[str]) -> Callable[[str], bool]:
     return lambda path: plain(path) if len(path) <= _SHORT else linear(encodable(path))
 
 
-def _plain(spec: GitIgnoreSpec) -> Callable[[str], bool]:
+def _plain(spec: "GitIgnoreSpec") -> Callable[[str], bool]:
     """The same by Python's expressions."""
+    from pathspec import RegexPattern
+
     patterns = [each for each in spec.patterns if each.include is not None]
     searches = [each.regex.search for each in patterns if isinstance(each, RegexPattern) and each.regex is not None]
     if len(searches) < len(patterns) or not all(each.include for each in patterns):
@@ -181,9 +187,16 @@ def markdown_title(text: str) -> str | None:
     return (_first_heading(head[: maybe.end()]) if alone else None) or _first_heading(head)
 
 
+@cache
+def _markdown() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark")
+
+
 def _first_heading(text: str) -> str | None:
     """The text of the first heading of level one that has any."""
-    tokens = _MARKDOWN.parse(text)
+    tokens = _markdown().parse(text)
     for index, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == "h1":
             inline = tokens[index + 1].children or []

@@ -1,10 +1,11 @@
 """The CPU time of one piece of work, wherever it is spent: on the event loop, in threads, in processes that it starts.
 
 `metered()` begins to count; what is called inside adds to the meter that it finds in the context, which tasks and
-threads inherit. Without a meter nothing is counted.
+threads inherit. Without a meter nothing is counted. Threads of work that can wait do so in `give_way`.
 """
 
 import os
+import threading
 import time
 import types
 from collections import deque
@@ -22,10 +23,22 @@ T = TypeVar("T")
 _TICKS = 100  # USER_HZ, which is part of Linux's interface to programs
 
 
+# How often a thread looks whether the work that comes before its own has ended. It waits no longer than so many times
+# what it computed, so that under permanent load it still ends; and in one call no longer in all than `_LONGEST_S`: it
+# may hold a lock, for which other writers of a store wait 5 s.
+_LOOK_S = 0.001
+WAIT_SHARE = 3
+_LONGEST_S = 1.0
+
+
 class Meter:
-    """CPU seconds that were spent and not taken yet. Threads may add to it."""
+    """CPU seconds that were spent and not taken yet. Threads may add to it.
+
+    Threads of the work give way while `others` is true, which they call.
+    """
 
     def __init__(self) -> None:
+        self.others: Callable[[], bool] | None = None
         self._spent: deque[float] = deque()
         self._on_loop_s = 0.0
 
@@ -86,12 +99,42 @@ def counting(work: Callable[P, T]) -> Callable[P, T]:
     return work if meter is None else partial(_counted, meter, work)
 
 
+class _Thread(threading.local):
+    """What the present thread counts for, its CPU time when it last gave way, and how long it may still wait."""
+
+    meter: Meter | None = None
+    since_s = 0.0
+    left_s = 0.0
+
+
+_THREAD = _Thread()
+
+
 def _counted(meter: Meter, work: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> T:
     began_s = time.thread_time()
+    before, _THREAD.meter, _THREAD.since_s, _THREAD.left_s = _THREAD.meter, meter, began_s, _LONGEST_S
     try:
         return work(*args, **keywords)
     finally:
+        _THREAD.meter = before
         meter.add(time.thread_time() - began_s)
+
+
+def give_way() -> None:
+    """Called in a thread between two small pieces of work (a chunk, a text): wait, if the work is of the kind that can.
+
+    A thread that computes delays the event loop at each of its system calls, by the time for which it keeps the
+    interpreter, and a run has a dozen of them.
+    """
+    meter = _THREAD.meter
+    if meter is None or meter.others is None or not meter.others():
+        return
+    began_s = time.monotonic()
+    until_s = began_s + min(_THREAD.left_s, WAIT_SHARE * (time.thread_time() - _THREAD.since_s))
+    while time.monotonic() < until_s and meter.others():
+        time.sleep(_LOOK_S)
+    _THREAD.left_s -= time.monotonic() - began_s
+    _THREAD.since_s = time.thread_time()
 
 
 async def in_thread(work: Callable[..., T], *args: Any, abandon_on_cancel: bool = False) -> T:

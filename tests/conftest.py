@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import ssl
 import sys
 from collections.abc import Generator, Iterator
@@ -19,6 +20,15 @@ import warm_zygote
 # Hundreds of processes of this program start here, and each would compile every module anew: 0.4 s of CPU a command.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell that starts the tests in the background ignores SIGINT and SIGQUIT for them, `nohup` SIGHUP, and every process
+# that they start inherits that: one that a test interrupts would go on for ever.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGTERM, signal.SIG_DFL),
+):  # fmt: skip
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # No deadline: a loaded machine is slow, not wrong. The same examples every time, so that a failure repeats: few of them
 # in `make quick`, `same` in `make test`, `thorough` in CI; `make fuzz` and HYPOTHESIS_PROFILE=explore try others.

@@ -1,16 +1,28 @@
-"""Servers of S3 for tests: moto in a process of its own, and one that answers what a test says."""
+"""Servers of S3 for tests: moto and versitygw in processes of their own, and one that answers what a test says."""
 
+import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 KEYS = {"access_key_id": "test-id", "secret_access_key": "t3st-secret-key"}
+
+_FUZZERS = Path(__file__).resolve().parents[1] / ".fuzzers/bin"
+VERSITYGW_MISSING = (
+    "versitygw is not installed: "
+    "GOBIN=$PWD/.fuzzers/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 (five minutes)"
+)
 
 _MOTO = """
 import sys
@@ -43,6 +55,47 @@ def moto() -> Iterator[str]:
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def versitygw_path() -> str | None:
+    """Where versitygw is: on PATH, or in `.fuzzers/bin`."""
+    return shutil.which("versitygw", path=os.pathsep.join((os.environ["PATH"], str(_FUZZERS))))
+
+
+@contextmanager
+def versitygw() -> Iterator[str]:
+    """The address of a running versitygw, whose objects are files of a folder."""
+    program = versitygw_path()
+    assert program is not None, VERSITYGW_MISSING
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as reserved:
+        for name in ("objects", "metadata"):
+            os.mkdir(f"{folder}/{name}")
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))  # not listening: another socket with the option may
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        process = subprocess.Popen(
+            [program, "--quiet", "--port", address, "--keep-alive", "posix", "--sidecar", f"{folder}/metadata",
+             f"{folder}/objects"],
+            env={"PATH": os.environ["PATH"], "ROOT_ACCESS_KEY": KEYS["access_key_id"],
+                 "ROOT_SECRET_KEY": KEYS["secret_access_key"]},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _wait_for(process, address)
+            yield f"http://{address}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", address: str) -> None:
+    host, _, port = address.partition(":")
+    for _ in range(200):
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+            return
+        assert process.poll() is None, f"versitygw ended with status {process.returncode}"
+        time.sleep(0.05)
+    raise AssertionError("versitygw does not answer")
 
 
 @cache

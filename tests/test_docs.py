@@ -316,8 +316,7 @@ def test_every_parameter_and_answer_of_the_builtin_tools_is_named(tool: ToolInfo
 
 def test_every_metric_is_in_the_table_with_its_type() -> None:
     expected = {
-        family.name + ("_total" if family.type == "counter" else ""): family.type
-        for family in Metrics().registry.collect()
+        family.name + ("_total" if family.type == "counter" else ""): family.type for family in Metrics().collect()
     }
     rows = section(HTTP, "GET /metrics").rows()
     assert {quoted(row[0])[0].partition("{")[0]: row[1] for row in rows} == expected

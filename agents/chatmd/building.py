@@ -25,7 +25,7 @@ from agents.chatmd.program import (
     Unavailable,
     Words,
 )
-from agents.chatmd.tree import Comment, Element, Node, Text
+from agents.chatmd.tree import Comment, Element, Node, Text, walk
 from agents.chatmd.vocabulary import READ_TOOLS
 from agents.chatmd.writer import write
 
@@ -65,12 +65,56 @@ class Content(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A document and those inside it, by key: the path of a file, or an address. `top` is the document's own key.
-    `fetched` are the contents of addresses.
+    `fetched` are the contents of addresses, `pages` the texts of HTML pages, each by its path or address and whether it
+    is Markdown; of one that was not converted, the reason.
     """
 
     top: str
     documents: Mapping[str, Loaded]
     fetched: Mapping[str, Content] = field(default_factory=dict)
+    pages: "Mapping[Page, str | NotConverted]" = field(default_factory=dict)
+
+
+# A file or an address, and whether its text is to be Markdown (`markdown`) or without marks (`strip`).
+Page = tuple[str, bool]
+
+
+class NotConverted(NamedTuple):
+    """Why a page stays as it is."""
+
+    reason: str
+
+
+def page_of(loaded: Loaded, element: Element) -> Page | None:
+    """The page that a `doc` wants converted; None where it asks for nothing. Of both flags, `strip` counts."""
+    if element.name != "doc" or not {"strip", "markdown"} & element.attributes.keys():
+        return None
+    source = element.value("src")
+    key = str(loaded.path_of(source)) if "local" in element.attributes else source
+    return key, "strip" not in element.attributes
+
+
+def pages_in(opened: Opened) -> dict[Page, tuple[Element, bytes]]:
+    """The HTML pages that the documents want converted: where each is named first, and its content."""
+    found: dict[Page, tuple[Element, bytes]] = {}
+    for loaded in opened.documents.values():
+        for element in walk(loaded.document.nodes):
+            if (page := page_of(loaded, element)) is None or page in found:
+                continue
+            local = loaded.files.get(Path(page[0])) if "local" in element.attributes else None
+            content = Content(local) if local is not None else opened.fetched.get(page[0])
+            if content is not None and is_html(page[0], content.data, content.media_type):
+                found[page] = (element, content.data)
+    return found
+
+
+def is_html(name: str, data: bytes, media_type: str = "") -> bool:
+    """Whether a file is an HTML page: by its type, its name, or its beginning."""
+    if media_type in ("text/html", "application/xhtml+xml"):
+        return True
+    if posixpath.splitext(name)[1].lower() in (".html", ".htm", ".xhtml"):
+        return True
+    return data[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +203,7 @@ class _Building:
         if key in self._built:
             return self._built[key]
         loaded = self._opened.documents[key]
-        one = _Document(loaded, self._opened.fetched, self.errors, self.warnings)
+        one = _Document(loaded, self._opened, self.errors, self.warnings)
         one.take(loaded.document.nodes)
         documents = {inner: self.program(inner) for inner in documents_in(loaded) if inner in self._opened.documents}
         model, temperature, max_tokens = one.settings()
@@ -178,6 +222,7 @@ class _Building:
             sha256=hashlib.sha256(loaded.source).hexdigest(),
             imports=tuple(_beside(path, folder) for path in loaded.imported),
             reasoning=one.reasoning,
+            ignored=tuple(one.ignored),
         )
         return program
 
@@ -214,16 +259,17 @@ class _Document:
     def __init__(
         self,
         loaded: Loaded,
-        fetched: Mapping[str, Content],
+        opened: Opened,
         errors: dict[Diagnostic, None],
         warnings: dict[str, None],
     ) -> None:
-        self._loaded, self._fetched, self._errors, self._warnings = loaded, fetched, errors, warnings
+        self._loaded, self._opened, self._errors, self._warnings = loaded, opened, errors, warnings
         self._config: Element | None = None
         self._leading = True
         self.items: list[Item] = []
         self.tools: dict[str, Declared] = {}
         self.unavailable: list[Unavailable] = []
+        self.ignored: dict[Unavailable, None] = {}
         self.reasoning = 0
 
     def take(self, nodes: Iterable[Element]) -> None:
@@ -304,17 +350,24 @@ class _Document:
 
     def _doc(self, element: Element) -> Doc | None:
         src = element.value("src")
+        uri = uri_of(src) if "local" in element.attributes else src
+        if (page := page_of(self._loaded, element)) is not None and (text := self._opened.pages.get(page)) is not None:
+            if isinstance(text, str):
+                return Doc(src, text, uri, "text/markdown" if page[1] else "text/plain")
+            why = f"{'markdown' if page[1] else 'strip'} has no effect, HTML stays as it is: {text.reason}"
+            self.ignored[Unavailable(f"doc {src}", why)] = None
+            self._warn(element, f'<doc src="{src}">: {why}')
         if "local" not in element.attributes:
-            content = self._fetched.get(src)
+            content = self._opened.fetched.get(src)
             if content is None:
                 return None
-            return Doc(src, _decoded(content), src, content.media_type or "text/plain")
+            return Doc(src, _decoded(content), uri, content.media_type or "text/plain")
         data = self._loaded.files.get(self._loaded.path_of(src))
         if data is None:
             return None
         media_type = _TEXT_TYPES.get(posixpath.splitext(src)[1].lower(), "text/plain")
         try:
-            return Doc(src, data.decode("utf-8-sig"), uri_of(src), media_type)
+            return Doc(src, data.decode("utf-8-sig"), uri, media_type)
         except UnicodeDecodeError as wrong:
             message = f'<doc src="{src}">: byte {wrong.start + 1} of it is no UTF-8'
             self._errors[diagnostic("not-utf8", message, element.at)] = None

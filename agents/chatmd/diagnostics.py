@@ -37,7 +37,7 @@ CODES: Mapping[str, tuple[Kind, str]] = {
     "comment-unterminated": (Kind.ERROR, "`<!--` without `-->`"),
     "attribute-unterminated": (Kind.ERROR, "the value of an attribute without the quotation mark that ends it"),
     "missing-attribute": (Kind.ERROR, "an attribute that the element needs is missing or empty"),
-    "unknown-attribute": (Kind.ERROR, "an attribute that the element does not have"),
+    "unknown-attribute": (Kind.ERROR, "an attribute that `import` does not have; those of other elements are ignored"),
     "status-without-id": (Kind.ERROR, "an `assistant` with `status` and without `id`"),
     "tool-kinds": (Kind.ERROR, "a tool with more than one of `command`, `agent`, `mcp_server`"),
     "file-missing": (Kind.ERROR, "a file or address that the document reads does not exist or cannot be read"),

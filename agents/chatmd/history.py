@@ -13,6 +13,7 @@ from engine.models.shapes import (
     Ids,
     Image,
     Message,
+    Room,
     System,
     Text,
     ToolCall,
@@ -139,7 +140,10 @@ def _called(
     if before and isinstance(before[-1], Assistant) and not before[-1].calls:
         said = before[-1].text
         before.pop()
-    made = [ToolCall(ids.unique(each.id), each.name, arguments_of(each.arguments), each.arguments) for each in calls]
+    made = [
+        ToolCall(ids.unique(each.id), each.name, arguments_of(each.arguments, Room(0)), each.arguments)
+        for each in calls
+    ]
     found: list[Message] = [Assistant(said, tuple(made))]
     for call, stored in zip(made, calls, strict=True):
         kept = results.get(stored.id)

@@ -2,14 +2,25 @@
 
 import posixpath
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
-from agents.chatmd.building import MAX_NESTED, Built, Content, Opened, build, documents_in, nesting
+from agents.chatmd.building import (
+    MAX_NESTED,
+    Built,
+    Content,
+    NotConverted,
+    Opened,
+    Page,
+    build,
+    documents_in,
+    nesting,
+    pages_in,
+)
 from agents.chatmd.diagnostics import Diagnostic, diagnostic, errors
 from agents.chatmd.files import Loaded, Sizes, load, load_text, plain
 from agents.chatmd.tree import Element, walk
@@ -41,6 +52,14 @@ class Web(Protocol):
         ...
 
 
+class Pages(Protocol):
+    """What converts HTML pages."""
+
+    async def text(self, page: bytes, *, markdown: bool) -> str | NotConverted:
+        """The text of a page, as Markdown or without marks."""
+        ...
+
+
 def _unseen(path: Path) -> None:
     pass
 
@@ -56,14 +75,15 @@ class Reading:
 
 @dataclass(slots=True)
 class Opening:
-    """One opening of a document. `web` reaches addresses; `seen` is called with each path before it is read.
+    """One opening of a document. `web` reaches addresses, `pages` converts HTML pages.
 
-    `run` runs a function that blocks in a thread.
+    `seen` is called with each path before it is read, `run` runs a function that blocks in a thread.
     """
 
     path: Path
     sizes: Sizes
     web: Web
+    pages: Pages
     roots: tuple[Path, ...] = ()
     strict: bool = False
     shown: str = ""
@@ -93,7 +113,9 @@ class Opening:
         warnings = tuple(str(each) for each in found if each not in fatal)
         if wrong:
             return Reading(None, wrong, warnings)
-        opened = Opened(top, self._documents, self._fetched)
+        opened = await self._converted(Opened(top, self._documents, self._fetched))
+        if too_large := errors(self._found):
+            return Reading(None, tuple(too_large), warnings)
         built = await trio.to_thread.run_sync(build, opened, self.description)
         return Reading(built, built.errors, (*warnings, *built.warnings))
 
@@ -163,6 +185,16 @@ class Opening:
                 self._fetched[url] = await self.web.fetch(url, bound)
             except NotFetched as why:
                 self._report(why.code, f"<{element.name}>: {url}: {why}", element)
+
+    async def _converted(self, opened: Opened) -> Opened:
+        """With the texts of the pages that are wanted as such."""
+        found: dict[Page, str | NotConverted] = {}
+        for page, (element, data) in pages_in(opened).items():
+            found[page] = text = await self.pages.text(data, markdown=page[1])
+            if isinstance(text, str) and len(text.encode()) > self.sizes.fs_bytes:
+                source, bound = element.value("src"), self.sizes.fs_bytes
+                self._report("too-large", f'<doc src="{source}">: its text has more than {bound} bytes', element)
+        return replace(opened, pages=found)
 
     def _is_reached(self, url: str, element: Element) -> bool:
         if (why := self.web.refusal(url)) is not None:

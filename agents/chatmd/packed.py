@@ -1,9 +1,10 @@
 """A document in a package, read from the texts of its files. Pure but for time: in a thread for a large one."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from agents.chatmd.building import MAX_NESTED, Opened, build, documents_in, nesting
+from agents.chatmd.building import MAX_NESTED, NotConverted, Opened, build, documents_in, nesting, pages_in
 from agents.chatmd.diagnostics import Diagnostic, Position, diagnostic, errors
 from agents.chatmd.files import Loaded, Sizes, load_packed
 from agents.chatmd.opening import MAX_DOCUMENTS, Reading
@@ -54,7 +55,9 @@ def read_packed(
     warnings = tuple(str(each) for each in diagnostics if each not in fatal)
     if wrong:
         return Reading(None, wrong, warnings)
-    built = build(Opened(str(main), documents), description)
+    opened = Opened(str(main), documents)
+    kept = NotConverted("pages of a package are not converted")
+    built = build(replace(opened, pages=dict.fromkeys(pages_in(opened), kept)), description)
     return Reading(built, built.errors, (*warnings, *built.warnings))
 
 

@@ -96,7 +96,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A tool that the engine does not run, and why."""
+    """A tool that the engine does not run, or what else it does not do, and why."""
 
     name: str
     reason: str
@@ -123,6 +123,8 @@ class Program:
     sha256: str
     imports: tuple[str, ...]
     reasoning: int = 0
+    # What it asks for beside tools and does not get.
+    ignored: tuple[Unavailable, ...] = ()
 
 
 # Not made of the names, which a caller chooses: to compile 40,000 of them takes 1.5 s.

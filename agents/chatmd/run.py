@@ -10,13 +10,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engine.errors import Code
-from engine.models.reserving import FREE, MICRO, Left, Price, Reserved, Short, estimated, reserve, settle, take
+from engine.models.reserving import (
+    FREE,
+    MICRO,
+    NOTHING,
+    Left,
+    Price,
+    Reserved,
+    Short,
+    added,
+    estimated,
+    reserve,
+    settle,
+    take,
+)
 from engine.models.shapes import (
     MAX_DEPTH,
+    MAX_VALUES,
     Assistant,
     Event,
     Ids,
     Message,
+    Metered,
     Reason,
     Request,
     Stopped,
@@ -41,9 +56,6 @@ RESULT_BYTES = 256 * 1024
 ERROR_BYTES = 4 * 1024
 # Of a JSON body, at least so many bytes are one token (`reserving.BYTES_A_TOKEN`).
 _BYTES_A_TOKEN = 4
-
-
-NOTHING = Usage(0, 0, 0)
 
 
 # ---- what a run may use ------------------------------------------------------------------------------------------
@@ -166,6 +178,9 @@ class Heard:
     request_bytes: int
     calls: list[ToolCall] = field(default_factory=list)
     reported: Usage | None = None
+    # What the server reported before the end of its answer, and of tries that gave nothing.
+    metered: Usage | None = None
+    lost: Usage = NOTHING
     reason: Reason | None = None
     _parts: list[list[str]] = field(default_factory=lambda: [[]])
     _bytes: int = 0
@@ -180,6 +195,8 @@ class Heard:
                 self._bytes += len(event.raw.encode())
                 if self._parts[-1]:  # what follows a call is another part
                     self._parts.append([])
+            case Metered():
+                self.metered = event.usage
             case Usage():
                 self.reported = event
             case Stopped():
@@ -193,16 +210,27 @@ class Heard:
     @property
     def anything(self) -> bool:
         """Whether anything of an answer came."""
-        return bool(self._bytes) or self.reported is not None or self.reason is not None
+        return bool(self._bytes) or self.reported is not None or self.reason is not None or self.usage != NOTHING
+
+    def lose(self, usage: Usage) -> None:
+        """What a try used of which nothing was heard."""
+        self.lost = added(self.lost, usage)
 
     @property
     def usage(self) -> Usage:
-        """What it cost: as the server reports it, else by the bytes; nothing for a call that nothing came from."""
+        """What it cost, its lost tries included: as the server reports it, else by the bytes that came."""
+        return added(self.lost, self._used)
+
+    @property
+    def _used(self) -> Usage:
         if self.reported is not None:
             return self.reported
-        if not self.anything:
-            return NOTHING
-        return estimated(self.request_bytes, self._bytes)
+        if not self._bytes and self.reason is None:
+            return self.metered or NOTHING
+        by_bytes = estimated(self.request_bytes, self._bytes)
+        if self.metered is None:
+            return by_bytes
+        return replace(self.metered, output=max(self.metered.output, by_bytes.output), estimated=True)
 
 
 # ---- the run -----------------------------------------------------------------------------------------------------
@@ -393,10 +421,11 @@ class Run:
     def _called_for_ever(self, closing: Closing | None) -> Failed:
         assert closing is not None
         bound = self._budget.limits[closing]
-        used = self._budget.turns if closing == "model_turns" else self._budget.calls
-        return _limited(
-            closing, f"its {bound:g} are used up, and the model calls tools instead of answering", bound, used
-        )
+        used, what = self._budget.turns, "turns"
+        if closing == "tool_calls":
+            used, what = self._budget.calls, "calls of tools"
+        message = f"its {bound:g} {what} are used up, and the model calls tools instead of answering"
+        return _limited(closing, message, bound, used)
 
     def _plan(self, calls: Sequence[ToolCall]) -> Iterator[Planned]:
         for call in calls:
@@ -411,7 +440,7 @@ class Run:
             if usable is None:
                 yield Planned(call, self._unknown(call.name))
             elif call.arguments is None:
-                said = f"its arguments must be a JSON object of at most {MAX_DEPTH} levels"
+                said = f"its arguments must be a JSON object of at most {MAX_DEPTH} levels and {MAX_VALUES:,} values"
                 yield Planned(call, f"{call.name}: {said}")
             else:
                 yield Planned(call, None, usable.confirm)

@@ -2,14 +2,17 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from email.message import Message
+from typing import TYPE_CHECKING
 
 import trio
 
 from agents.chatmd.building import Content
 from agents.chatmd.opening import NotFetched
-from engine.egress.outbound import ExchangeFailed, NotPermitted, Outbound, Request, Trace
 from engine.egress.rules import may_connect, parse_rules, parse_url, refusal
+
+# Imported with the first address: most documents take nothing from any.
+if TYPE_CHECKING:
+    from engine.egress.outbound import Outbound
 
 # Whose connections these are: no tenant has this name, so none is shared with a script.
 _OWNER = "agents.chatmd"
@@ -19,8 +22,8 @@ FETCH_S = 30.0
 class Hosts:
     """Made by `open_hosts`, whose block it does not outlive. Follows no redirects."""
 
-    def __init__(self, outbound: Outbound, allowed: Sequence[str]) -> None:
-        self._outbound = outbound
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self._outbound: Outbound | None = None
         self._rules = parse_rules(tuple(allowed))
 
     def refusal(self, url: str) -> str | None:
@@ -33,6 +36,10 @@ class Hosts:
 
     async def fetch(self, url: str, max_bytes: int) -> Content:
         """As the protocol says."""
+        from engine.egress.outbound import ExchangeFailed, NotPermitted, Outbound, Request, Trace
+
+        if self._outbound is None:
+            self._outbound = Outbound()
         target = parse_url(url)
         headers = {"host": target.authority, "accept-encoding": "gzip, deflate", "user-agent": "engine"}
         request = Request("GET", target, tuple((name.encode(), value.encode()) for name, value in headers.items()), b"")
@@ -56,8 +63,14 @@ class Hosts:
                 raise NotFetched("too-large" if trace.bytes_in >= max_bytes else "file-missing", str(failed)) from None
         raise NotFetched("file-missing", f"its server takes longer than {FETCH_S:g} s")
 
+    async def aclose(self) -> None:
+        if self._outbound is not None:
+            await self._outbound.aclose()
+
 
 def _content(body: bytes, content_type: str) -> Content:
+    from email.message import Message
+
     message = Message()
     message["content-type"] = content_type or "text/plain"
     return Content(body, message.get_content_type(), message.get_content_charset("utf-8"))
@@ -66,9 +79,9 @@ def _content(body: bytes, content_type: str) -> Content:
 @asynccontextmanager
 async def open_hosts(allowed: Sequence[str]) -> AsyncIterator[Hosts]:
     """What reaches the hosts of these rules and no others."""
-    outbound = Outbound()
+    hosts = Hosts(allowed)
     try:
-        yield Hosts(outbound, allowed)
+        yield hosts
     finally:
         with trio.CancelScope(shield=True):  # safe to shield: close does not wait
-            await outbound.aclose()
+            await hosts.aclose()

@@ -13,13 +13,14 @@ import trio
 from agents.agent import Agent
 from agents.code import python
 from agents.code.describing import Undescribed, describe
-from agents.code.files import Files, read_script, signature
+from agents.code.files import read_script
 from agents.code.script import LuaScript
 from agents.package import Root
 from agents.registry import Registry
 from agents.tool import Tool, envelope_warnings
 from agents.toolbox.servers import Servers
 from engine.config import ChatmdEntry, Entry, PythonEntry, ScriptEntry
+from engine.config.signatures import Files, signature
 from engine.egress.redaction import Redactor
 from engine.engine import Engine
 from engine.models.calling import Models

@@ -1,17 +1,13 @@
-"""Scripts on disk: a script with the files that it requires, and signatures of files, which change with them."""
+"""Scripts on disk: a script with the files that it requires."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.bridge import CallDenied, CallRefused
 from engine.bridge.fs import parse_path, read_file
 from engine.bundle import Modules, NotBundled, Unreadable, bundle, is_bytecode
+from engine.config.signatures import Files, signature
 from engine.run import Script
-
-# Modification time, size and inode number; None if the file does not exist.
-Signature = tuple[int, int, int] | None
-Files = dict[Path, Signature]
 
 
 class Unloadable(Exception):
@@ -31,15 +27,6 @@ class Read:
     script: Script | None = None
     failure: Unloadable | None = None
     required: Files = field(default_factory=dict)
-
-
-def signature(path: Path) -> Signature:
-    """The present signature of a file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def read_script(path: Path, bound: int, folder: Path | None = None) -> Read:

@@ -19,9 +19,9 @@ from agents.chatmd.program import Program, Unavailable
 from agents.chatmd.web import open_hosts
 from agents.code.chatmd_prompt import images_of, left_out, prompt_of
 from agents.code.entries import Loading, NotLoaded, Place
-from agents.code.files import Files, signature
 from agents.code.kind import Kind, Packages
 from agents.code.making import Made, Making
+from agents.code.pages import open_pages
 from agents.package import Package
 from agents.registry import Registry
 from agents.shapes.schema import parameters_schema, returns_schema
@@ -30,6 +30,7 @@ from agents.tool import ToolInfo
 from agents.toolbox.servers import Servers
 from agents.tools.chatmd import ChatmdTool, tool_of
 from engine.config import ChatmdEntry
+from engine.config.signatures import Files, signature
 from engine.egress.rules import parse_rules, parse_url, refusal
 from engine.errors import Code, Problem
 from engine.models.calling import GrantedModels
@@ -66,8 +67,11 @@ class ChatmdAgent:
             if (unknown := next((name for name in values if name not in known), None)) is not None:
                 raise Problem(Code.BAD_REQUEST, f"unknown argument: {unknown[:64]}; known: {', '.join(known)}")
         program, last = given(self.program, values, named=self.parameters is not None)
-        resolved = prompt_of(program, last, self.info.tools, self.images)
-        return Resolved(resolved.prompt, None, resolved.blocks, {"engine/chatmd": self.source(call.tenant)})
+        about = self.source(call.tenant)
+        gone = {each["name"] for each in about["unavailable"]}
+        tools = tuple(name for name in self.info.tools if name not in gone)
+        resolved = prompt_of(program, last, tools, self.images)
+        return Resolved(resolved.prompt, None, resolved.blocks, {"engine/chatmd": about})
 
     def source(self, tenant: Tenant) -> dict[str, Any]:
         """The document itself, and what of it has no effect: as prompts and `GET /agents/NAME/source` have it."""
@@ -80,16 +84,21 @@ class ChatmdAgent:
         }
 
     def unavailable(self, tenant: Tenant) -> list[Unavailable]:
-        """The tools that it declares and cannot use, with the reasons."""
-        found = list(self.program.unavailable)
-        for tool in self.program.tools:
-            if tool.kind != "tenant":
-                continue
-            if tool.name not in self.info.tools:
-                found.append(Unavailable(tool.name, "`tools` of its entry leaves it out"))
-            elif self.registry.tool(tenant.id, tool.name, tenant.key) is None:
-                found.append(Unavailable(tool.name, "there is no tool of this name"))
-        return found + self.servers.unknown((tool for tool in self.program.tools if tool.kind == "mcp"), tenant.id)
+        """The tools that it declares and cannot use, and what else it does not get, with the reasons."""
+        found = [*self.program.unavailable, *self.program.ignored]
+        for name in _declared(self.program):
+            if name not in self.info.tools:
+                found.append(Unavailable(name, "`tools` of its entry leaves it out"))
+        return found + self.missing(tenant.id, tenant.key)
+
+    def missing(self, tenant: str, key: str | None = None) -> list[Unavailable]:
+        """The tools that it declares and may use, but that the tenant does not have now."""
+        found = [
+            Unavailable(name, "there is no tool of this name")
+            for name in _declared(self.program)
+            if name in self.info.tools and self.registry.tool(tenant, name, key) is None
+        ]
+        return found + self.servers.unknown((tool for tool in self.program.tools if tool.kind == "mcp"), tenant)
 
 
 async def _load(place: Place, entry: ChatmdEntry, loading: Loading) -> ChatmdAgent:
@@ -143,9 +152,9 @@ async def _program(entry: ChatmdEntry, loading: Loading, read: Files) -> tuple[P
     def seen(path: Path) -> None:
         read.setdefault(path, signature(path))
 
-    async with loading.reading, open_hosts(entry.allow_hosts) as hosts:
+    async with loading.reading, open_hosts(entry.allow_hosts) as hosts, open_pages(loading.engine.config) as pages:
         opening = Opening(
-            entry.path, sizes, hosts, roots=entry.roots, strict=entry.strict, description=entry.description,
+            entry.path, sizes, hosts, pages, roots=entry.roots, strict=entry.strict, description=entry.description,
             shown=_shown(entry.path, loading.folder), seen=seen,
         )  # fmt: skip
         try:

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from agents.code.files import Files, signature
 from engine.config import ChatmdEntry, ConfigError, check_tables, read_tables
+from engine.config.signatures import Files, signature
 from engine.names import valid_name
 from sandbox.wire.limits import KIB, MIB
 

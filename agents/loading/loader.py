@@ -19,7 +19,6 @@ from agents import tools as tool_kinds
 from agents.agent import Agent
 from agents.code import python
 from agents.code.entries import Loading, Means, NotLoaded, Place, tenants_of
-from agents.code.files import Files
 from agents.code.kind import Kind
 from agents.kinds.chatmd import ChatmdAgent
 from agents.kinds.python import PythonAgent
@@ -32,6 +31,7 @@ from agents.tools.agent import AgentTool
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from agents.tools.python import PythonTool
 from engine.config import ChatmdEntry, Config, ConfigError, Entry, PythonEntry
+from engine.config.signatures import Files
 from engine.engine import Engine
 from engine.names import valid_name
 from engine.tenant import DEFAULT_TENANT
@@ -120,10 +120,19 @@ async def load(
         log.error("script did not load", kind=failure.kind, name=failure.name, outcome=failure.outcome.value,
                   path=str(failure.path), line=failure.line, reason=failure.message, kept=failure.kept)  # fmt: skip
     registry.replace(fresh)
+    for place, entry, agent in configured_agents.made():
+        if isinstance(agent, ChatmdAgent):  # now that all tools are there
+            result.warnings += [
+                f"{place.key}: tool-unavailable: {each.name[:128]}, for the tenant '{tenant}': {each.reason}"
+                for tenant in tenants_of(entry)
+                for each in agent.missing(tenant)[:_MISSING_SHOWN]
+            ]
     return result
 
 
 T = TypeVar("T", Agent, Tool)
+# How many tools that are not there are told of one document and tenant.
+_MISSING_SHOWN = 16
 
 
 @dataclass(slots=True)

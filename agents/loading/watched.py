@@ -6,8 +6,8 @@ from pathlib import Path
 import trio
 
 from agents import kinds, tools
-from agents.code.files import Files, signature
 from engine.config import LoadedConfig
+from engine.config.signatures import Files, signature
 
 
 async def look(loaded: LoadedConfig, required: Iterable[Path] = ()) -> Files:
@@ -27,7 +27,7 @@ def _watched(loaded: LoadedConfig) -> list[Path]:
         if table in found
         for path in found[table].watched(entry)
     }
-    return [*([loaded.path] if loaded.path is not None else []), *sorted(scripts)]
+    return [*(path for path in (loaded.path, loaded.below) if path is not None), *sorted(scripts)]
 
 
 def _signatures(paths: Iterable[Path]) -> Files:

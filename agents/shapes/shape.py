@@ -59,7 +59,7 @@ JSON = Words(0, "null", "an object", "an object", "a list")
 class ToolAnnotations(BaseModel):
     """A tool's declared side effects, in MCP's words. Unknown fields are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
 
     read_only: bool | None = Field(default=None, alias="readOnlyHint")
     destructive: bool | None = Field(default=None, alias="destructiveHint")
@@ -70,7 +70,7 @@ class ToolAnnotations(BaseModel):
 class AgentDeclaration(BaseModel):
     """The declaration in `agent`. Unknown fields are left to the script."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
 
     name: str | None = None
     title: str | None = None
@@ -83,7 +83,7 @@ class AgentDeclaration(BaseModel):
 class ToolDeclaration(BaseModel):
     """The declaration in `tool`. `agents.shapes.schema` checks its two schemas."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
 
     name: str | None = None
     title: str | None = None
@@ -98,7 +98,7 @@ class ToolDeclaration(BaseModel):
 class _Resolved(BaseModel):
     """The return value of `agent.resolve`. Unknown fields are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True, extra="ignore", defer_build=True)
 
     system: str
     tools: Names | None = None

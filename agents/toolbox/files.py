@@ -3,9 +3,11 @@
 They are opened as `fs.read` opens them: component by component, never through a symbolic link.
 """
 
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -34,6 +36,9 @@ NAMES: Mapping[str, str] = {
     "read_directory": "read_directory",
 }
 _LONGEST_SHOWN = 128
+# The suffixes of documents, and of the files beside them that have their keys.
+_DOCUMENT = ".chatmd"
+_KEYS = ".toml"
 
 T = TypeVar("T")
 
@@ -41,13 +46,39 @@ T = TypeVar("T")
 class FileBounds(NamedTuple):
     """What the tools may read: files of at most `fs_bytes`, which `set_by` set, and none of `private`.
 
-    `folder` is the document's own, for tools that name no other.
+    `folder` is the document's own, for tools that name no other. Of documents and files of keys beside them it reads
+    those in `own`: a folder may have documents of several tenants. With None, all files are the document's.
     """
 
     fs_bytes: int
     folder: str = ""
     set_by: str = "fs_bytes"
     private: tuple[Path, ...] = ()
+    own: frozenset[Path] | None = None
+
+    def foreign_in(self, folder: Path) -> Callable[[str], bool]:
+        """Says of a name in this folder whether it is another document, or the keys of one. Looks at the disk."""
+        own = self.own
+        if own is None:
+            return lambda _: False
+
+        @cache
+        def documents() -> Mapping[str, list[Path]]:  # by stem; the case of a suffix does not count
+            found: dict[str, list[Path]] = {}
+            with suppress(OSError):
+                for path in map(folder.joinpath, os.listdir(folder)):
+                    if path.suffix.lower() == _DOCUMENT:
+                        found.setdefault(path.stem, []).append(path)
+            return found
+
+        def is_foreign(name: str) -> bool:
+            path = folder / name
+            if path.suffix.lower() == _DOCUMENT:
+                return path not in own
+            beside = documents().get(path.stem) if path.suffix.lower() == _KEYS else None
+            return beside is not None and own.isdisjoint(beside)
+
+        return is_foreign
 
 
 class _Root(NamedTuple):
@@ -148,7 +179,14 @@ class ReadFile(_FileTool):
             raise Problem(Code.BAD_REQUEST, f"{_shown(path)} is a folder; read_directory lists it")
         bounds = self.bounds
         read = partial(read_file, root.folder, parts, bounds.fs_bytes, set_by=bounds.set_by, private=bounds.private)
-        return await _in_thread(call, path, lambda: piece(read(), offset, path))
+
+        def work() -> str:
+            at = _at(root, parts)
+            if bounds.foreign_in(at.parent)(at.name):
+                raise Problem(Code.BAD_REQUEST, f"{_shown(path)} belongs to another document, which is not read")
+            return piece(read(), offset, path)
+
+        return await _in_thread(call, path, work)
 
 
 class ReadDirectory(_FileTool):
@@ -174,7 +212,17 @@ class ReadDirectory(_FileTool):
             raise Problem(Code.BAD_REQUEST, "path: expected the path of a folder, a text")
         root, parts = self._root(arguments), _parts(path)
         listed = partial(list_folder, root.folder, parts, None, private=self.bounds.private)
-        return await _in_thread(call, path, lambda: listing(listed()))
+
+        def work() -> str:
+            is_foreign = self.bounds.foreign_in(_at(root, parts))
+
+            def is_shown(entry: Mapping[str, Any]) -> bool:
+                name = os.fsencode(entry["name"]) if isinstance(entry["name"], str) else entry["name"]
+                return entry["type"] == "directory" or not is_foreign(os.fsdecode(name))
+
+            return listing([each for each in listed() if is_shown(each)])
+
+        return await _in_thread(call, path, work)
 
 
 def piece(content: bytes, offset: int, path: str) -> str:
@@ -224,6 +272,10 @@ def _line(entry: Mapping[str, Any]) -> str:
         case "symlink":
             return f"{shown}  (a symbolic link, which is not followed)"
     return f"{shown}  (not a regular file)"
+
+
+def _at(root: _Root, parts: Parts) -> Path:
+    return root.folder.joinpath(*map(os.fsdecode, parts))
 
 
 def _parts(path: str) -> Parts:

@@ -5,8 +5,8 @@ of its tools, and never ends the run.
 """
 
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 import trio
@@ -89,13 +89,16 @@ class Servers:
             return self._tls
 
 
-@asynccontextmanager
-async def mcp_tools(declared: Iterable[Declared], servers: Servers, tenant: str) -> AsyncIterator[McpTools]:
+def mcp_tools(
+    declared: Iterable[Declared], servers: Servers, tenant: str
+) -> AbstractAsyncContextManager[McpTools]:  # fmt: skip
     """The tools of these declarations of the kind `mcp`, until the end of the block. All servers connect at once."""
     wanted = _wanted(declared)
-    if not wanted:
-        yield McpTools([], [])
-        return
+    return _connected(wanted, servers, tenant) if wanted else nullcontext(McpTools([], []))
+
+
+@asynccontextmanager
+async def _connected(wanted: Mapping[str, Names], servers: Servers, tenant: str) -> AsyncIterator[McpTools]:
     found: dict[str, McpTools] = {}
     with ungrouped():
         async with trio.open_nursery() as nursery:

@@ -6,8 +6,8 @@ No proxy setting and no .netrc is read, no cookie is kept and no redirect follow
 """
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -15,7 +15,8 @@ import orjson
 import trio
 
 from engine.egress.redaction import Redactor
-from engine.models.http import CONNECT_S, BoundedStream, end_reading, in_words
+from engine.models.events import Events, EventTooLarge, ServerSent
+from engine.models.http import CONNECT_S, end_reading, tls_error, tls_words
 from engine.models.shapes import ModelFailed
 from engine.values import JsonMarks, is_plain
 from engine.work import WORK
@@ -23,12 +24,16 @@ from engine.work import WORK
 # They log what servers send.
 for _name in ("client", "mcp.client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
+# It logs addresses.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 ANSWER_BYTES = WORK["tool server's answer"].max_bytes or 0
 ANSWER_VALUES = WORK["tool server's answer"].max_values or 0
 # Bound on a stream of events: progress and log lines before the answer.
 STREAM_BYTES = 4 * ANSWER_BYTES
 _EVENTS = 2_000
+# So many pieces that have arrived are read without a checkpoint: chunks of one byte take 60 us each.
+_PIECES = 64
 # Bound on each list of an answer that the client makes objects of, which takes up to 20 us for each.
 _ITEMS = 512
 # What renders an answer again stops at 254 levels.
@@ -64,7 +69,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         reason = f"{request.url.host} gave no answer within {self._timeout_s:g} s (timeout_s)"
         with trio.move_on_after(self._timeout_s):
             try:
-                with in_words(request.url.host):
+                with _in_words(request.url.host):
                     response = await self._inner.handle_async_request(request)
                 try:
                     return await self._answer(response, request, id_)
@@ -113,22 +118,17 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     async def _of_stream(self, response: httpx2.Response, host: str) -> bytes:
         """The first event that is an answer."""
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = BoundedStream(response.stream, STREAM_BYTES)
-        response.encoding = "utf-8"
-        events, count = aiter(httpx2.EventSource(response, max_event_size=ANSWER_BYTES)), 0
-        try:
-            with in_words(host):
-                async for event in events:
+        events, count = Events(ANSWER_BYTES), 0
+        async with aclosing(_bounded(response, host, STREAM_BYTES)) as parts:
+            async for part in parts:
+                for event in _complete(events, part):
                     count += 1
                     data = event.data.encode()
                     if count > _EVENTS:
                         raise ModelFailed(f"it sends more than {_EVENTS:,} events before its answer")
-                    if event.event == "message" and data and _is_answer(parsed(data)):
+                    if event.type == "message" and data and _is_answer(parsed(data)):
                         return data
                     await trio.lowlevel.checkpoint()
-        finally:
-            await end_reading(events)
         raise ModelFailed("its answer ends before it is complete")
 
     async def _redacted(self, body: bytes) -> bytes:
@@ -141,14 +141,46 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         return self._redactor.text(text).encode()
 
 
-async def _bounded(response: httpx2.Response, host: str, bound: int) -> Any:
-    parts, size = response.aiter_raw(), 0
+def _complete(events: Events, part: bytes) -> Iterator[ServerSent]:
+    """The events that a part of a stream completes. Raises ModelFailed."""
     try:
-        with in_words(host):
+        yield from events.feed(part)
+    except EventTooLarge:
+        raise ModelFailed(f"one event of its answer is larger than {ANSWER_BYTES} bytes") from None
+
+
+@contextmanager
+def _in_words(host: str) -> Iterator[None]:
+    """Turn errors of httpx2 into ModelFailed, with texts that quote neither the library nor the server."""
+    try:
+        yield
+    except httpx2.ConnectTimeout:
+        raise ModelFailed(f"{host} does not accept connections") from None
+    except httpx2.NetworkError as error:
+        if (found := tls_error(error)) is not None:
+            raise ModelFailed(tls_words(host, found)) from None
+        refused = isinstance(error, httpx2.ConnectError)
+        text = f"{host} does not accept connections" if refused else f"the connection to {host} was lost"
+        raise ModelFailed(text) from None
+    except httpx2.LocalProtocolError:
+        raise ModelFailed("the request is not legal HTTP/1.1") from None
+    except httpx2.ProtocolError:  # also the end of the connection before that of the answer
+        raise ModelFailed(f"the connection to {host} ended in the middle of the answer") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError):
+        raise ModelFailed(f"no request could be sent to {host}") from None
+
+
+async def _bounded(response: httpx2.Response, host: str, bound: int) -> AsyncGenerator[bytes, None]:
+    parts, size, count = response.aiter_raw(), 0, 0
+    try:
+        with _in_words(host):
             async for part in parts:
                 size += len(part)
                 if size > bound:
                     raise ModelFailed(f"its answer is larger than {bound:,} bytes")
+                count += 1
+                if not count % _PIECES:
+                    await trio.lowlevel.checkpoint()
                 yield part
     finally:
         await end_reading(parts)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
@@ -54,12 +55,15 @@ class Document(Protocol):
     @property
     def parameters(self) -> Mapping[str, Any] | None: ...
 
+    @property
+    def read(self) -> Mapping[Path, Any]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ChatmdTool:
     """Answers by a run of the document: one string, or with `returns` a value."""
 
-    info: ToolInfo
+    able: ToolInfo
     program: Program
     entry: ChatmdEntry
     engine: Engine = field(repr=False)
@@ -68,6 +72,17 @@ class ChatmdTool:
     checked: CheckedSchema | None = None
     # Its name in the books and in the log: NAME, and for a published document NAME@VERSION.
     label: str = ""
+    own: frozenset[Path] | None = None
+    # Whose it is, and what it says of itself while none of them has a model.
+    tenants: Sequence[str] = ()
+    unable: ToolInfo | None = None
+
+    @property
+    def info(self) -> ToolInfo:
+        """As the tenants' models are now: `[models]` may change while a published document stays."""
+        if self.unable is None or any(self.means.models.of(tenant) for tenant in self.tenants):
+            return self.able
+        return self.unable
 
     @classmethod
     def from_agent(
@@ -81,12 +96,14 @@ class ChatmdTool:
         tenants: Sequence[str],
         known: Callable[[str], ToolInfo | None],
         label: str | None = None,
+        own: frozenset[Path] | None = None,
     ) -> "ChatmdTool":
-        """The tool of a document for these tenants; `known` finds a tool of theirs by its name."""
+        """The tool of a document for these tenants; `known` finds a tool of theirs by its name.
+
+        `own` are the documents in its folder that its tools may read; None: all.
+        """
         about = agent.info
         described, returns = about.description, returns_schema(entry.returns)
-        if not any(means.models.of(tenant) for tenant in tenants):
-            described = f"{described}\n\nIt cannot run: {means.models.missing}."
         info = ToolInfo(
             name=about.name,
             title=about.title,
@@ -97,7 +114,11 @@ class ChatmdTool:
             read_only=reads_only(agent.program, entry.tools, known),
         )
         checked = None if returns is None else CheckedSchema(returns)
-        return cls(info, agent.program, entry, engine, means, registry, checked, label or about.name)
+        unable = info.model_copy(update={"description": f"{described}\n\nIt cannot run: {means.models.missing}."})
+        return cls(
+            info, agent.program, entry, engine, means, registry, checked, label or about.name, own, tuple(tenants),
+            unable,
+        )  # fmt: skip
 
     async def execute(self, params: Mapping[str, Any], call: Call) -> Called:
         """Run the document. Raises Problem: `unavailable` without a model, `agent_error`, those of models and limits.
@@ -155,7 +176,7 @@ class ChatmdTool:
         budget = Budget(limits)
         chain = (*around(call), self.info.name)
         shared = Shared(
-            self.engine, self.registry, self.means, call, self.entry, chain, bound, budget, self.subject
+            self.engine, self.registry, self.means, call, self.entry, chain, bound, budget, self.subject, self.own
         )  # fmt: skip
         return _RunOfDocument(new_run_id(), self.label or self.info.name, model, shared)
 
@@ -269,7 +290,8 @@ def tool_of(place: Place, entry: ChatmdEntry, agent: Document, loading: Loading)
         return infos[0] if len(infos) == len(tenants) and all(info.read_only for info in infos) else None
 
     return ChatmdTool.from_agent(
-        agent, entry, loading.engine, loading.means, loading.live, tenants=tenants, known=known
+        agent, entry, loading.engine, loading.means, loading.live, tenants=tenants, known=known,
+        own=frozenset(agent.read),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -42,7 +43,7 @@ from agents.code.entries import Means
 from agents.registry import OfferedTool, Registry
 from agents.shapes.checked import CheckedSchema, TooMuchWork
 from agents.tool import Called
-from agents.toolbox import Offered
+from agents.toolbox import McpTools, Offered
 from agents.toolbox.files import NAMES, FileBounds, file_tools
 from agents.toolbox.servers import mcp_tools
 from engine.config import ChatmdEntry
@@ -51,7 +52,7 @@ from engine.errors import Code, LimitUse, Problem, limit_use, ungrouped
 from engine.host.pieces import in_pieces
 from engine.models.calling import CalledModel, LateAnswer, Models
 from engine.models.reserving import FREE
-from engine.models.shapes import Answer, ModelFailed, Request, parsed
+from engine.models.shapes import MAX_VALUES, Answer, ModelFailed, Request, parsed
 from engine.models.shapes import Tool as SentTool
 from engine.spending.spending import RunSpending
 from engine.tenant import BoundLimits
@@ -93,8 +94,10 @@ class Shared:
     bound: BoundLimits
     budget: Budget
     subject: str
+    # Of documents and the files of keys beside them, those that its tools may read; None: all.
+    own: frozenset[Path] | None = None
     spending: RunSpending | None = None
-    settled: trio.Event = field(default_factory=trio.Event)
+    _settled: trio.Event | None = None
     _reported: float = 0.0
 
     def report(self, message: str) -> None:
@@ -119,8 +122,14 @@ class Shared:
 
     def settle(self) -> None:
         """Wake the conversations that wait for tokens."""
-        self.settled.set()
-        self.settled = trio.Event()
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
+
+    async def until_settled(self) -> None:
+        """Wait for the end of a turn of another conversation."""
+        self._settled = self._settled or trio.Event()
+        await self._settled.wait()
 
     def problem(self, failed: Failed) -> "DocumentFailed":
         """The error for the caller."""
@@ -176,7 +185,9 @@ class Conversation:
             raise shared.problem(failed)
         answers = [await self._nested(each, dry) for each in nested_in(self.program)]
         last = [Words(await self._nested(each, dry)) if isinstance(each, Nested) else each for each in last]
-        async with self._tools() as (offered, missing):
+        remote = [each for each in self.program.tools if each.kind == "mcp"]
+        async with mcp_tools(remote, shared.means.servers, shared.call.tenant.id) as served:
+            offered, missing = self._tools(served)
             if not may_open(shared.budget):
                 raise Problem(Code.MODEL_LIMIT, "no turn of the model is left (limits.model_turns)")
             with shared.engine.work_for(shared.call.tenant):
@@ -220,7 +231,7 @@ class Conversation:
             case CheckAnswer():
                 opened.run.checked(await self._misfit(step.text))
             case Wait():
-                await self.shared.settled.wait()
+                await self.shared.until_settled()
             case Failed():
                 raise self.shared.problem(step)
 
@@ -234,7 +245,7 @@ class Conversation:
             with shared.spending.call(model.name, share.input, share.output, model.price) as spending:
                 request = replace(step.request, max_output_tokens=min(share.output, spending.output))
                 try:
-                    async with self._asked(model).ask(request) as events:
+                    async with self._asked(model).ask(request, heard.lose) as events:
                         async for event in events:
                             heard.hear(event)
                     settle = run.answered
@@ -320,7 +331,7 @@ class Conversation:
                 value = parsed(without_fence(text))
             wrong = await in_pieces(self.checked.validating(value, working))
         except ModelFailed:
-            return "it is not JSON"
+            return f"it is not JSON, or holds more than {MAX_VALUES:,} values"
         except TooMuchWork as much:
             return f"it is too large: {much}"
         if wrong is None:
@@ -330,23 +341,19 @@ class Conversation:
 
     # ---- tools and documents -----------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _tools(self) -> AsyncIterator[tuple[dict[str, Offered], list[Unavailable]]]:
+    def _tools(self, served: McpTools) -> tuple[dict[str, Offered], list[Unavailable]]:
         """The tools of the run by name, the first of each name, and those that the document declares in vain."""
         found: dict[str, Offered] = {}
         missing: list[Unavailable] = []
-        shared = self.shared
-        remote = [each for each in self.program.tools if each.kind == "mcp"]
-        async with mcp_tools(remote, shared.means.servers, shared.call.tenant.id) as (connected, unreachable):
-            for declared in self.program.tools:
-                for each in self._offered(declared):
-                    if isinstance(each, Unavailable):
-                        missing.append(each)
-                    else:
-                        found.setdefault(each.name, each)
-            for each in connected:
-                found.setdefault(each.name, each)
-            yield found, [*missing, *unreachable]
+        for declared in self.program.tools:
+            for each in self._offered(declared):
+                if isinstance(each, Unavailable):
+                    missing.append(each)
+                else:
+                    found.setdefault(each.name, each)
+        for each in served.offered:
+            found.setdefault(each.name, each)
+        return found, [*missing, *served.unavailable]
 
     def _offered(self, declared: Declared) -> Sequence[Offered | Unavailable]:
         """What a declaration gives, but for those of MCP servers."""
@@ -366,7 +373,7 @@ class Conversation:
                 folder, bound = self.program.folder, shared.bound
                 set_by = f"fs_bytes, set by the {bound.sources['fs_bytes']}"
                 return file_tools(
-                    declared, FileBounds(bound.values.fs_bytes, folder, set_by, shared.means.private)
+                    declared, FileBounds(bound.values.fs_bytes, folder, set_by, shared.means.private, shared.own)
                 )  # fmt: skip
         return ()
 

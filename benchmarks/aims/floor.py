@@ -30,7 +30,6 @@ import trio
 from benchmarks.aims import harness
 from benchmarks.aims.harness import Command, Figures, Placement
 from benchmarks.aims.job import ANSWER, AS_JSON, DOCUMENT, Run, open_real_engine
-from benchmarks.report.figures import percentile
 
 # The engine's p50 may be this many times the floor's with a warm state.
 AIM = 1.5
@@ -76,8 +75,8 @@ class Floor:
 @asynccontextmanager
 async def open_floor(state: str) -> AsyncIterator[Run]:
     """A floor worker; `state` is warm or fresh."""
-    async with harness.child(sys.executable, str(WORKER), state) as (to_worker, from_worker):
-        yield Floor(to_worker, from_worker).run
+    async with harness.child(sys.executable, str(WORKER), state) as worker:
+        yield Floor(worker.stdin, worker.stdout).run
 
 
 ROWS = ("floor, warm state", "floor, fresh state", "engine")
@@ -107,7 +106,7 @@ async def measure(placement: Placement, runs: int, rounds: int) -> Figures:
 
 def figures(samples: dict[str, list[list[float]]]) -> list[Figures]:
     """`ratio` and `fresh_ratio` are medians of the rounds' ratios of p50s, to the floors with warm and fresh state."""
-    p50s = {name: [percentile(turn, 0.5) for turn in turns] for name, turns in samples.items()}
+    p50s = {name: harness.p50s(turns) for name, turns in samples.items()}
     warm, fresh = (p50s[base] for base in ROWS[:2])
     return [
         {

@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,6 +19,7 @@ import psutil
 import trio
 
 from benchmarks.aims.mcp_peers import ANNOUNCED
+from benchmarks.aims.rows import Aim, Found
 from benchmarks.report import machine
 from benchmarks.report.figures import percentile, table
 from benchmarks.targets.address import Address
@@ -140,6 +142,17 @@ def ratio(this: Sequence[float], beside: Sequence[float]) -> float:
     return statistics.median(ratios(this, beside))
 
 
+def compared(aim: Aim, ours: Sequence[float], beside: Sequence[float], show: Callable[[float], str]) -> Found:
+    """The row of two figures that have a value for each round."""
+    measured, other = (show(statistics.median(each)) for each in (ours, beside))
+    return Found(aim=aim, figure=ratio(ours, beside), measured=measured, beside=other)
+
+
+def p50s(turns: Sequence[Sequence[float]]) -> list[float]:
+    """The p50 of each turn."""
+    return [percentile(turn, 0.5) for turn in turns]
+
+
 def of_all(turns: Sequence[Sequence[float]], share: float) -> float:
     """A percentile of the samples of all turns together."""
     return percentile([sample for turn in turns for sample in turn], share)
@@ -153,9 +166,8 @@ def spread(name: str, values: Sequence[float], digits: int, unit: str = "") -> F
 
 def latencies(row: str, of: str, turns: Sequence[Sequence[float]], digits: int, unit: str) -> Figures:
     """p50: of the rounds' p50s, the median, the least and the greatest; p99: of all samples together."""
-    p50s = [percentile(turn, 0.5) for turn in turns]
     p99 = round(of_all(turns, 0.99), digits)
-    return {"row": row, of: sum(map(len, turns)), **spread("p50", p50s, digits, unit), f"p99{unit}": p99}
+    return {"row": row, of: sum(map(len, turns)), **spread("p50", p50s(turns), digits, unit), f"p99{unit}": p99}
 
 
 def report_of(result: Figures, about: Sequence[str], columns: Sequence[Column]) -> str:
@@ -240,8 +252,19 @@ def on_cores(cores: set[int]) -> Iterator[None]:
 def place(pid: int, front_end: int, workers: int) -> None:
     """Pin every thread of a server to one core, and its children to another (or the same)."""
     pin({front_end}, pid)
-    for each in psutil.Process(pid).children(recursive=True):
+    for each in family(pid)[1:]:
         pin({workers}, each.pid)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and its descendants."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def tree_mb(pid: int) -> float:
+    """The memory of a process and its descendants, in MB; what several share counts once."""
+    return float(sum(each.memory_full_info().pss for each in family(pid)) / 1e6)
 
 
 async def in_flight(ask: Callable[[], Awaitable[None]], at_once: int, more: Callable[[], bool]) -> None:
@@ -265,8 +288,7 @@ def cpu_s(pid: int) -> float:
 def tree_cpu_s(pid: int) -> float:
     """CPU seconds of a process and its descendants, including those that have ended and were waited for."""
     total = 0.0
-    root = psutil.Process(pid)
-    for process in (root, *root.children(recursive=True)):
+    for process in family(pid):
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
@@ -295,14 +317,41 @@ def environ() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("ENGINE_", "CTX_"))}
 
 
+async def in_folder(measure: Callable[[Path], Awaitable[V]]) -> V:
+    """What is measured in a folder of its own, which is deleted after it."""
+    with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
+        return await measure(Path(folder))
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that reads its standard input and answers on its standard output."""
+
+    pid: int
+    stdin: trio.lowlevel.FdStream
+    stdout: trio.lowlevel.FdStream
+
+    async def line(self, within_s: float) -> bytes:
+        """Its next line; it says nothing more before it is asked. Raises RuntimeError if it ends."""
+        said = b""
+        with trio.fail_after(within_s):
+            while not said.endswith(b"\n"):
+                if not (data := await self.stdout.receive_some()):
+                    raise RuntimeError("the program ended; its log says why")
+                said += data
+        return said
+
+
 @asynccontextmanager
-async def child(*command: str) -> AsyncIterator[tuple[trio.lowlevel.FdStream, trio.lowlevel.FdStream]]:
-    """The standard input and output of a process, which is killed at the end of the block."""
-    process = await trio.lowlevel.open_process(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+async def child(*command: str, env: Mapping[str, str] | None = None) -> AsyncIterator[Child]:
+    """A process, which is killed at the end of the block."""
+    process = await trio.lowlevel.open_process(
+        command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert isinstance(process.stdin, trio.lowlevel.FdStream)
     assert isinstance(process.stdout, trio.lowlevel.FdStream)
     try:
-        yield process.stdin, process.stdout
+        yield Child(process.pid, process.stdin, process.stdout)
     finally:
         process.kill()
         with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused

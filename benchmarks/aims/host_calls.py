@@ -16,7 +16,7 @@ single term, so each placement is measured separately.
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from benchmarks.aims.job import Run
 from benchmarks.report.figures import percentile
 from engine.bridge import HostContext, HostFunction
 from engine.config import Config, SandboxConfig
-from engine.engine import open_engine
+from engine.engine import Engine, open_engine
 from engine.run import RunRequest, Script
 from engine.tenant import DEFAULT_TENANT
 
@@ -41,7 +41,7 @@ PAYLOAD = "x" * 48
 ROWS = ("pipe, floor", "call, one after the other", "call, side by side")
 ECHO = "import os\nwhile data := os.read(0, 65536): os.write(1, data)"
 
-AGENT = b"""
+AGENT = """
 agent = {}
 function agent.resolve(how, payload, context)
     if how == "one" then
@@ -65,11 +65,64 @@ async def echo(context: HostContext, arguments: Query) -> Any:
     return arguments.query
 
 
+def median_us(run: Run, runs: int, rounds: int) -> Callable[[], Awaitable[float]]:
+    """A turn: the p50 of a round's share of the runs, in microseconds."""
+
+    async def turn() -> float:
+        return percentile(await harness.timed(run, -(-runs // rounds), WARM_UP), 0.5)
+
+    return turn
+
+
+def calling(engine: Engine, source: str, **given: Any) -> Callable[..., Awaitable[None]]:
+    """What runs an agent with these arguments, until it has made its calls."""
+    script, limits = Script.from_source("calls.lua", source.encode()), engine.limits_for({}, DEFAULT_TENANT)
+
+    async def run(*args: object) -> None:
+        result = await engine.execute(
+            RunRequest(
+                tenant=DEFAULT_TENANT, name="calls", script=script, root="agent", method="resolve", args=args,
+                limits=limits, grants=engine.host_calls, **given,
+            )
+        )  # fmt: skip
+        assert result.failure is None, result.failure
+
+    return run
+
+
+def branches(calls: Iterable[str]) -> str:
+    """Lua that makes the calls of one row, by its number from 1."""
+    each = (
+        f"if row == {number} then for i = 1, {CALLS} do local _ = {call} end end"
+        for number, call in enumerate(calls, 1)
+    )
+    return "\n".join(each)
+
+
+def a_call(seen: Mapping[str, Sequence[float]], rows: Iterable[str]) -> dict[str, list[float]]:
+    """Microseconds of one call of each row, by round: what a run takes more than one without calls (`idle`)."""
+    return {row: [(one - idle) / CALLS for one, idle in zip(seen[row], seen["idle"], strict=True)] for row in rows}
+
+
+def row_of(name: str, taken: Sequence[float], beside: Sequence[float], digits: int = 1) -> Figures:
+    """A row: microseconds a call, and the ratio to those of another row, which stands beside all of them."""
+    us = harness.spread("us", taken, digits)
+    return {"row": name, **us, **harness.spread("ratio", harness.ratios(taken, beside), digits + 1)}
+
+
+def about(result: Figures) -> str:
+    """What was measured, in one line."""
+    return (
+        f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
+        f"time; {WARM_UP} runs before each turn are not counted"
+    )
+
+
 @asynccontextmanager
 async def open_pipe() -> AsyncIterator[Run]:
     """A round trip through two pipes to a process that only echoes."""
-    async with harness.child(sys.executable, "-c", ECHO) as (stdin, stdout):
-        to_child, from_child = stdin.fileno(), stdout.fileno()
+    async with harness.child(sys.executable, "-c", ECHO) as echoes:
+        to_child, from_child = echoes.stdin.fileno(), echoes.stdout.fileno()
         data = PAYLOAD.encode() + bytes(16)
 
         async def round_trips() -> None:
@@ -88,33 +141,14 @@ async def measure(placement: Placement, runs: int, rounds: int) -> Figures:
             trips = await stack.enter_async_context(open_pipe())
             config = Config(sandbox=SandboxConfig(workers=2))
             engine = await stack.enter_async_context(open_engine(config, [HostFunction("context.search", Query, echo)]))
-            script, limits = Script.from_source("calls.lua", AGENT), engine.limits_for({}, DEFAULT_TENANT)
-
-            async def run(how: str) -> None:
-                result = await engine.execute(
-                    RunRequest(
-                        tenant=DEFAULT_TENANT, name="calls", script=script, root="agent", method="resolve",
-                        args=(how, PAYLOAD), limits=limits, grants=frozenset({"context.search"}),
-                    )
-                )  # fmt: skip
-                assert result.failure is None, result.failure
-
-            async def median(run: Run) -> float:
-                return percentile(await harness.timed(run, -(-runs // rounds), WARM_UP), 0.5)
-
+            run = calling(engine, AGENT)
+            how = dict(zip(("idle", *ROWS[1:]), ("none", "one", "side"), strict=True))
+            turns = {name: median_us(partial(run, each, PAYLOAD), runs, rounds) for name, each in how.items()}
             settle()
-            samples: dict[str, list[float]] = {name: [] for name in ROWS}
-            for _ in range(rounds):
-                idle = await median(partial(run, "none"))
-                samples[ROWS[0]].append(await median(trips) / CALLS)
-                samples[ROWS[1]].append((await median(partial(run, "one")) - idle) / CALLS)
-                samples[ROWS[2]].append((await median(partial(run, "side")) - idle) / CALLS)
-    floor = samples[ROWS[0]]
-    rows = [
-        {"row": name, **harness.spread("us", taken, 1), **harness.spread("ratio", harness.ratios(taken, floor), 2)}
-        for name, taken in samples.items()
-    ]
-    return {"placement": placement.name, "rows": rows}
+            seen = await harness.take_turns({ROWS[0]: median_us(trips, runs, rounds), **turns}, rounds)
+    floor = [taken / CALLS for taken in seen[ROWS[0]]]
+    us = {ROWS[0]: floor, **a_call(seen, ROWS[1:])}
+    return {"placement": placement.name, "rows": [row_of(name, taken, floor) for name, taken in us.items()]}
 
 
 COLUMNS: tuple[harness.Column, ...] = (
@@ -127,11 +161,7 @@ COLUMNS: tuple[harness.Column, ...] = (
 
 def report(result: Figures) -> str:
     """The result as text."""
-    about = (
-        f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
-        f"time; {WARM_UP} runs before each turn are not counted",
-    )
-    return harness.report_of(result, about, COLUMNS)
+    return harness.report_of(result, [about(result)], COLUMNS)
 
 
 def main() -> None:

@@ -15,12 +15,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
-import psutil
 import trio
 
-from benchmarks.aims.harness import Column, Command, Figures, Server, report_of, serving, take_turns, tell
+from benchmarks.aims.harness import Column, Command, Figures, Server, report_of, serving, take_turns, tell, tree_mb
 from benchmarks.report import machine
 from benchmarks.targets.client import Client
 from control.identity import LOCAL
@@ -90,9 +90,7 @@ async def measured(tenants: int, agents: int) -> AsyncIterator[Measured]:
         begun = time.perf_counter()
         async with serving(folder / "engine.toml", subprocess.DEVNULL, folder) as server:
             start_s = time.perf_counter() - begun
-            family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-            idle_mb = sum(each.memory_full_info().pss for each in family) / 1e6
-            found = Measured(tenants, server, key, start_s, idle_mb)
+            found = Measured(tenants, server, key, start_s, tree_mb(server.pid))
             found.first_ms = await found.call()
             yield found
 
@@ -120,7 +118,7 @@ async def fill(folder: Path, tenants: int, agents: int) -> str:
             await control.tenants.create(f"t{number}", actor="bench")
             for agent in range(agents):
                 package = _package(f"t{number} {agent}")
-                digest = f"{number:032x}{agent:032x}"
+                digest = sha256(package).hexdigest()
                 new = NewVersion(
                     "agent", f"agent-{agent}", "1", digest, package, None, Grants(), said, time.time(), "bench"
                 )

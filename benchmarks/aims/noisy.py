@@ -156,13 +156,13 @@ async def others(address: Address, senders: list[Sender], outcomes: Counter[str]
         yield
         return
     job = {"address": asdict(address), "senders": [asdict(sender) for sender in senders]}
-    async with child(sys.executable, "-m", "benchmarks.aims.noisy", "--others") as (to_them, from_them):
-        await to_them.send_all(json.dumps(job).encode() + b"\n")
+    async with child(sys.executable, "-m", "benchmarks.aims.noisy", "--others") as them:
+        await them.stdin.send_all(json.dumps(job).encode() + b"\n")
         yield
-        await to_them.aclose()
+        await them.stdin.aclose()
         said = b""
         with trio.fail_after(30):
-            async for data in from_them:
+            async for data in them.stdout:
                 said += data
         outcomes.update(json.loads(said))
 

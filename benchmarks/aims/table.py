@@ -27,7 +27,7 @@ import trio
 from benchmarks.aims import bounds, contest, floor, front_end, peers
 from benchmarks.aims.chatmd import rows as chatmd
 from benchmarks.aims.contest import EIGHT, ONE, PACED, Contest
-from benchmarks.aims.harness import ROOT, Command, placements, ratio, tell
+from benchmarks.aims.harness import ROOT, Command, compared, placements, tell
 from benchmarks.aims.libraries import cost as libraries
 from benchmarks.aims.libraries import kv
 from benchmarks.aims.rows import Aim, Found, counted, replaced, shown
@@ -166,7 +166,7 @@ def mcp(folder: Path, rounds: int) -> list[Found]:
 def rest(rounds: int, seconds: float) -> list[Found]:
     seen = trio.run(front_end.rates, rounds, seconds)
     return [
-        _compared(aim, seen["engine"], seen[kind], _per_s) for aim, kind in ((REST_RAW, "raw"), (REST_QUART, "quart"))
+        compared(aim, seen["engine"], seen[kind], _per_s) for aim, kind in ((REST_RAW, "raw"), (REST_QUART, "quart"))
     ]
 
 
@@ -192,7 +192,7 @@ def start(rounds: int) -> list[Found]:
 
 def cost(rounds: int, seconds: float) -> list[Found]:
     seen = trio.run(bounds.costs, rounds, seconds)
-    return [_compared(COST, seen["many"], seen["one"], _us)]
+    return [compared(COST, seen["many"], seen["one"], _us)]
 
 
 def called(rounds: int) -> list[Found]:
@@ -220,12 +220,6 @@ def keys(rounds: int) -> list[Found]:
         Found(aim=KV_GET, figure=rows["kv.get"]["ratio"], measured=got, beside=beside),
         Found(aim=KV_SET, figure=seen["sets_ratio"], measured=rates[0], beside=rates[1]),
     ]
-
-
-def _compared(aim: Aim, ours: Sequence[float], beside: Sequence[float], show: Callable[[float], str]) -> Found:
-    """The ratio of two figures that have a value for each round."""
-    amounts = [show(statistics.median(each)) for each in (ours, beside)]
-    return Found(aim=aim, figure=ratio(ours, beside), measured=amounts[0], beside=amounts[1])
 
 
 def _part(module: str, *options: str) -> Any:

@@ -225,7 +225,7 @@ async def _check_extractor(report: _Report, config: Config) -> None:
     """Start an extractor as a sync does, and have it prove its layers."""
     quiet_logs()
     absent = missing()
-    known = [form.name for form in FORMATS if form.name not in absent]
+    known = [form.name for form in FORMATS if form.suffixes and form.name not in absent]
     if not known:
         report.extractor |= {"ok": True, "message": f"reads text only; {_EXTRA}"}
         return

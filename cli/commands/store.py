@@ -117,7 +117,7 @@ def _scoring(hit: Hit, explained: Explained) -> Iterator[str]:
     norms = (("keyword", explained.keyword_norm), ("semantic", explained.vector_norm))
     parts = " ".join(f"{name}={norm:.3f}" for name, norm in norms if norm is not None)
     alpha = "" if explained.alpha is None else f", alpha {explained.alpha:.3f}"
-    why = ", all words" if explained.complete else ", the only one with all words together" if explained.certain else ""
+    why = ", all words" if explained.complete else ", one of few with all words together" if explained.certain else ""
     yield f"scoring: {parts}{alpha}{why} → {hit.score:.3f}"
     raw = (("bm25", explained.bm25), ("cosine", explained.cosine))
     yield "raw: " + " ".join(f"{name}={value:.3f}" for name, value in raw if value is not None)

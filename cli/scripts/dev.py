@@ -24,7 +24,6 @@ from watchfiles import awatch
 from watchfiles._rust_notify import WatchfilesRustInternalError  # not exported elsewhere
 
 from agents.agent import Call
-from agents.code.files import Files, signature
 from agents.loading.loader import LoadFailure, load
 from agents.registry import Registry
 from agents.service import Service
@@ -34,6 +33,7 @@ from cli.scripts import documents
 from cli.scripts.mocks import mocked
 from cli.scripts.run import Answered, Kind, failure_lines, location, model_used, only, opened, run_of, unknown
 from engine.config import ChatmdEntry, LoadedConfig, ScriptEntry
+from engine.config.signatures import Files, signature
 from engine.errors import Problem
 from engine.run import CallRecord, Hearers, LogLine, RunResult
 from engine.tenant import Tenant

@@ -154,7 +154,7 @@ local context = {}
 ---@field vector_norm? number           `cosine` divided by that of the best
 ---@field alpha? number                 the weight of `vector_norm`, the rest is that of `keyword_norm`
 ---@field complete? boolean             keyword: it has all words, so it comes first
----@field certain? boolean              hybrid: the only one with all words in one chunk, so it comes first
+---@field certain? boolean              hybrid: one of few with all words in one chunk, which come first
 
 ---@class engine.Passage
 ---@field text string

@@ -25,6 +25,7 @@ from engine.config.reading import (
     load_config,
     parse_config,
     read_tables,
+    reload_config,
 )
 from engine.config.shape import UnsetVariable, expand
 
@@ -59,5 +60,6 @@ __all__ = [
     "parse_bind",
     "parse_config",
     "read_tables",
+    "reload_config",
     "unsupported_connector",
 ]

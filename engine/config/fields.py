@@ -156,7 +156,7 @@ QuotaTable = Annotated[dict[str, float], QUOTA_NUMBERS]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 # Where MCP clients see an agent: among the prompts, among the tools, or both.

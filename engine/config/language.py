@@ -88,6 +88,11 @@ class ModelEntry(Model):
         match = SECRET.fullmatch(self.key or "")
         return match[1] if match else None
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several tenants have it."""
+        return "*" in (self.tenants or ()) or len(set(self.tenants or ())) > 1
+
 
 class ModelsConfig(Model):
     """`[models]`: models by name, in the order of the file, and the name of the default one."""

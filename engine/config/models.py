@@ -83,7 +83,7 @@ class RetrievalConfig(Model):
     # 100 is the bound of a search over REST and MCP, too.
     final_limit: Annotated[int, Field(ge=1, le=100)] = 12
     # Not the 0.6 of context-harness, which keeps one weight for all queries: ours falls where words cover the query.
-    hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.9
+    hybrid_alpha: Annotated[float, Field(ge=0, le=1)] = 0.95
     candidate_k_keyword: Count = 80
     candidate_k_vector: Count = 80
     default_mode: Literal["keyword", "semantic", "hybrid"] = "keyword"

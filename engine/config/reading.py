@@ -8,7 +8,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from engine.config import ctx
 from engine.config.errors import ConfigError, Table, Wrong, as_seen, dotted
 from engine.config.models import Config
 from engine.config.shape import expand_tree, reshape
+from engine.config.signatures import Files, signature
 from engine.config.wording import explain
 
 # Where to look for a configuration when neither --config nor the environment names one.
@@ -58,7 +59,9 @@ def _table_order(text: str) -> dict[tuple[str, ...], int]:
 class LoadedConfig:
     """A configuration and where it came from. `path` is None for the built-in defaults; `root` is `config.root`.
 
-    `below` is the user's own file of ctx, of which `path` replaces keys.
+    `below` is the user's own file of ctx, of which `path` replaces keys. `files` is the state of both before they were
+    read, so that a later change is seen as one. `of_ctx`: they are read as files of ctx's. `found` are those
+    warnings that say which files are read.
     """
 
     config: Config
@@ -66,6 +69,9 @@ class LoadedConfig:
     root: Path
     warnings: tuple[str, ...] = ()
     below: Path | None = None
+    files: Files = field(default_factory=dict)
+    of_ctx: bool = False
+    found: tuple[str, ...] = ()
 
 
 def parse_config(
@@ -188,15 +194,25 @@ def load_config(explicit: Path | None, *, environ: Mapping[str, str], cwd: Path)
         config, warnings = parse_config("", environ=environ, cwd=cwd)
         return LoadedConfig(config, None, config.root, (*found, *warnings))
     by_ctx = explicit is None and not environ.get(ENVIRONMENT[0]) and bool(environ.get(ENVIRONMENT[1]))
+    place = LoadedConfig(Config(), path, cwd, (), below, {}, by_ctx or ctx.is_of_ctx(path), tuple(found))
+    return reload_config(place, environ=environ, cwd=cwd)
+
+
+def reload_config(loaded: LoadedConfig, *, environ: Mapping[str, str], cwd: Path) -> LoadedConfig:
+    """Read and check the files of a configuration again; one without files stays as it is. Raises ConfigError."""
+    path, below = loaded.path, loaded.below
+    if path is None:
+        return loaded
+    files = {file: signature(file) for file in (path, below) if file is not None}
     config, warnings = parse_config(
         _text(path, cwd),
         environ=environ,
         cwd=cwd,
         shown_as=_shown(path, cwd),
-        of_ctx=by_ctx or ctx.is_of_ctx(path),
+        of_ctx=loaded.of_ctx,
         below="" if below is None else _text(below, cwd),
     )
-    return LoadedConfig(config, path, config.root, (*found, *warnings), below)
+    return replace(loaded, config=config, root=config.root, warnings=(*loaded.found, *warnings), files=files)
 
 
 def _shown(path: Path, cwd: Path) -> str:

@@ -17,6 +17,7 @@ from engine.models.shapes import (
     Event,
     Image,
     Message,
+    Metered,
     ModelFailed,
     Part,
     Reason,
@@ -171,6 +172,7 @@ class Reader:
                 self._begun = True
                 message = chunk.get("message")
                 self._count(message.get("usage") if isinstance(message, dict) else None)
+                return [Metered(self._usage())] if self._input else []
             case "content_block_start":
                 return self._block(chunk.get("content_block"), _index(chunk))
             case "content_block_delta":
@@ -233,6 +235,10 @@ class Reader:
             self._calls[index].pieces.append(self._room.take(text_of(delta.get("partial_json"))))
         return []
 
+    def _usage(self) -> Usage:
+        """What the server has reported so far."""
+        return Usage(sum(self._input.values()), self._input.get("cache_read_input_tokens", 0), self._output or 0)
+
     def finish(self) -> list[Event]:
         """The calls and the usage. An answer is whole once its reason has come."""
         if self._complete:
@@ -240,11 +246,10 @@ class Reader:
         self._complete = True
         if self._reason is None:
             raise ModelFailed("its answer ends in the middle", again=True)
-        calls = [each.done(position, self._names) for position, each in enumerate(self._calls.values(), 1)]
+        calls = [each.done(position, self._names, self._room) for position, each in enumerate(self._calls.values(), 1)]
         found: list[Event] = list(calls)
         if self._output is not None and self._input:
-            cached = self._input.get("cache_read_input_tokens", 0)
-            found.append(Usage(sum(self._input.values()), cached, self._output))
+            found.append(self._usage())
         return [*found, Stopped(self._reason)]
 
 

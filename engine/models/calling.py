@@ -1,8 +1,8 @@
 """Calls of models: whose turn it is, when a call is sent again, how long it may take, and its one line in the log."""
 
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -16,11 +16,12 @@ from engine.egress.redaction import Redactor
 from engine.egress.rules import parse_url
 from engine.egress.secrets import SecretSource
 from engine.errors import Code, LimitUse, Problem
-from engine.models.reserving import Price, tokens_of
+from engine.models.reserving import NOTHING, Price, added, tokens_of
 from engine.models.retrying import pause_s
-from engine.models.shapes import AnswerTooLarge, Event, ModelFailed, Request, Stopped, Usage
+from engine.models.shapes import AnswerTooLarge, Event, Metered, ModelFailed, Request, Stopped, Usage
 from engine.names import nearest
 from engine.quota import Bucket
+from engine.scheduling.places import Places, share_of
 
 if TYPE_CHECKING:
     from engine.models.client import Sample
@@ -56,17 +57,29 @@ class Wire(Protocol):
 
 
 class _Lane:
-    """The turns of one model, for all tenants: so many calls at once, so many requests a minute."""
+    """The turns of one model: so many calls at once, so many requests a minute.
 
-    def __init__(self, entry: ModelEntry) -> None:
-        self._places = trio.Semaphore(entry.at_once)
+    Where it is `shared`, one tenant's calls have at most half of the places, and the next one is for the tenant that
+    has the fewest: runs that wait for slow answers keep no other tenant waiting.
+    """
+
+    def __init__(self, entry: ModelEntry, *, shared: bool) -> None:
+        self._places = Places(entry.at_once, share_of(entry.at_once, shared=shared))
         per_minute = entry.requests_per_minute
         self._bucket = None if per_minute is None else Bucket.full(per_minute / 60, per_minute, trio.current_time())
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        async with self._places:
-            yield
+    async def enter(self, tenant: str) -> None:
+        """Wait for a place, and until a request may be sent; `leave` gives the place back."""
+        await self._places.acquire(tenant)
+        try:
+            await self.pace()
+        except BaseException:
+            self.leave(tenant)
+            raise
+
+    def leave(self, tenant: str) -> None:
+        """A call of the tenant has ended."""
+        self._places.release(tenant)
 
     async def pace(self) -> None:
         """Wait until a request may be sent."""
@@ -95,7 +108,7 @@ class _Served:
             return self
         lane = self.lanes.get(tenant)
         if lane is None:
-            lane = self.lanes[tenant] = _Lane(self.entry)
+            lane = self.lanes[tenant] = _Lane(self.entry, shared=False)
         return replace(self, lane=lane)
 
 
@@ -105,6 +118,8 @@ class _Account:
 
     tries: int = 0
     outcome: str = "cancelled"
+    # What was used by tries that gave nothing out, and by the one whose events were used.
+    lost: Usage = NOTHING
     usage: Usage | None = None
 
 
@@ -132,11 +147,11 @@ class Models:
         self._config: ModelsConfig = config.models
         before, self._served = self._served, {}
         for name, entry in config.models.entries.items():
-            kept = before.get(name)
-            self._served[name] = kept if kept is not None and kept.entry == entry else self._made(entry)
+            kept, shared = before.get(name), config.tenants.enabled and entry.is_shared
+            self._served[name] = kept if kept is not None and kept.entry == entry else self._made(entry, shared)
 
-    def _made(self, entry: ModelEntry) -> _Served:
-        # Each wire is imported for the first entry that has it: httpx2 takes 5 MiB.
+    def _made(self, entry: ModelEntry, shared: bool) -> _Served:
+        # Each wire is imported for the first entry that has it: HTTP takes 3 MiB.
         wire: Wire
         if entry.api == "script":
             from engine.models.script import ScriptWire
@@ -154,7 +169,7 @@ class Models:
             wire = HttpWire(entry, self._http)
         prices = entry.price
         price = None if prices is None else Price.of(prices.input, prices.cached_input, prices.output)
-        return _Served(entry, wire, _Lane(entry), price)
+        return _Served(entry, wire, _Lane(entry, shared=shared), price)
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -247,15 +262,24 @@ class CalledModel:
         return self.served.wire.body(request)
 
     @asynccontextmanager
-    async def ask(self, request: Request) -> AsyncIterator[AsyncIterator[Event]]:
+    async def ask(
+        self, request: Request, lost: Callable[[Usage], None] = lambda _: None
+    ) -> AsyncIterator[AsyncIterator[Event]]:
         """As the protocol says. Ends within `timeout_s`, its retries included."""
         began, account = trio.current_time(), _Account()
         key: str | None = None
         try:
             self._fits(request)
             key = await self._key()
-            async with self._turn(account), self._within(request, key, account) as events:
-                yield events
+            await self._enter()
+            try:
+                with trio.move_on_after(self.entry.timeout_s) as scope:
+                    async with self._tried(request, key, account) as events:
+                        yield events
+            finally:
+                self.served.lane.leave(self.tenant)
+            if scope.cancelled_caught:
+                raise _Late(f"it takes longer than {self.entry.timeout_s:g} s (timeout_s)")
         except ModelFailed as error:
             account.outcome = "output_limit" if isinstance(error, AnswerTooLarge) else "model_error"
             code = Code.OUTPUT_LIMIT if isinstance(error, AnswerTooLarge) else Code.MODEL_ERROR
@@ -267,58 +291,54 @@ class CalledModel:
                 account.outcome = problem.code.value
             raise
         finally:
-            usage = account.usage or Usage(0, 0, 0)
+            lost(account.lost)
+            usage = added(account.lost, account.usage or NOTHING)
             log.info(
                 "model called", model=self.name, tenant=self.tenant, outcome=account.outcome, tries=account.tries,
                 input_tokens=usage.input, cached_tokens=usage.cached, output_tokens=usage.output,
                 seconds=round(trio.current_time() - began, 3),
             )  # fmt: skip
 
-    @asynccontextmanager
-    async def _turn(self, account: _Account) -> AsyncIterator[None]:
-        """Inside, the model is called. Raises Problem `queue_timeout`."""
-        async with AsyncExitStack() as stack:
-            with trio.move_on_after(self.wait_s) as waiting:
-                await stack.enter_async_context(self.served.lane.turn())
-                await self.served.lane.pace()
-            if waiting.cancelled_caught:
-                raise Problem(
-                    Code.QUEUE_TIMEOUT,
-                    f"model {self.name!r}: no turn came within {self.wait_s:g} s (limits.queue_timeout_s): "
-                    "at_once or requests_per_minute of the model are used up",
-                    retry_after_s=1.0,
-                )
-            yield
-
-    @asynccontextmanager
-    async def _within(
-        self, request: Request, key: str | None, account: _Account
-    ) -> AsyncIterator[AsyncIterator[Event]]:
-        with trio.move_on_after(self.entry.timeout_s) as scope:
-            async with self._tried(request, key, account) as events:
-                yield events
-        if scope.cancelled_caught:
-            raise _Late(f"it takes longer than {self.entry.timeout_s:g} s (timeout_s)")
+    async def _enter(self) -> None:
+        """Wait for a turn, which the lane must get back. Raises Problem `queue_timeout`."""
+        with trio.move_on_after(self.wait_s):
+            await self.served.lane.enter(self.tenant)
+            return
+        raise Problem(
+            Code.QUEUE_TIMEOUT,
+            f"model {self.name!r}: no turn came within {self.wait_s:g} s (limits.queue_timeout_s): "
+            "at_once or requests_per_minute of the model are used up",
+            retry_after_s=1.0,
+        )
 
     @asynccontextmanager
     async def _tried(self, request: Request, key: str | None, account: _Account) -> AsyncIterator[AsyncIterator[Event]]:
         """The events of the first try that gives one. A try that fails later is not repeated: its events are used."""
+        ready: list[Event] = []
         while True:
             account.tries += 1
-            async with AsyncExitStack() as stack:
-                try:
-                    events = await stack.enter_async_context(self.served.wire.send(request, key))
-                    first = await anext(events)
-                except StopAsyncIteration:
-                    failed = ModelFailed("its answer is empty")
-                except ModelFailed as error:
-                    failed = error
-                except Problem as problem:  # a client that cannot be asked
-                    account.outcome = problem.code.value
-                    raise
-                else:
-                    yield _Watched(first, events, account)
+            reported: Metered | None = None
+            try:
+                async with self.served.wire.send(request, key) as events:
+                    while isinstance(first := await anext(events, None), Metered):
+                        reported = first
+                    if first is None:
+                        raise ModelFailed("its answer is empty")
+                    ready = [first] if reported is None else [reported, first]
+                    reported = None
+                    yield _Watched(ready, events, account)
                     return
+            except ModelFailed as error:
+                if ready:
+                    raise
+                failed = error
+            except Problem as problem:  # a client that cannot be asked
+                if not ready:
+                    account.outcome = problem.code.value
+                raise
+            finally:
+                if reported is not None:  # its server charges for what it read
+                    account.lost = added(account.lost, reported.usage)
             await self._before_next_try(failed, account)
 
     async def _before_next_try(self, failed: ModelFailed, account: _Account) -> None:
@@ -361,8 +381,8 @@ class CalledModel:
 class _Watched:
     """The events of an answer, as the call's account sees them."""
 
-    def __init__(self, first: Event, rest: AsyncIterator[Event], account: _Account) -> None:
-        self._first: Event | None = first
+    def __init__(self, ready: Sequence[Event], rest: AsyncIterator[Event], account: _Account) -> None:
+        self._ready = iter(ready)  # a deque takes 760 bytes
         self._rest = rest
         self._account = account
 
@@ -370,11 +390,11 @@ class _Watched:
         return self
 
     async def __anext__(self) -> Event:
-        event, self._first = self._first, None
+        event = next(self._ready, None)
         if event is None:
             event = await anext(self._rest)
-        if isinstance(event, Usage):
-            self._account.usage = event
+        if isinstance(event, Metered | Usage):
+            self._account.usage = event.usage if isinstance(event, Metered) else event
         elif isinstance(event, Stopped):
             self._account.outcome = "ok"
         return event

@@ -18,6 +18,7 @@ from engine.models.shapes import (
     Event,
     Image,
     Message,
+    Metered,
     ModelFailed,
     Reason,
     Request,
@@ -58,6 +59,11 @@ class Dialect:
         if self.format and ("response_format" in refusal or "json_schema" in refusal):
             return replace(self, format=False)
         return None
+
+    def common(self, other: "Dialect") -> "Dialect":
+        """What servers of both dialects take."""
+        least = "max_tokens" if "max_tokens" in (self.limit_key, other.limit_key) else self.limit_key
+        return Dialect(self.usage_option and other.usage_option, least, self.format and other.format)
 
 
 def headers(key: str | None) -> dict[str, str]:
@@ -180,20 +186,22 @@ class Reader:
             raise ModelFailed("its answer is JSON of another wire")
         if (error := chunk.get("error")) is not None or event == "error":
             raise failure(error if isinstance(error, dict) else chunk)
+        metered: list[Event] = []
         if isinstance(usage := chunk.get("usage"), dict):
             details = usage.get("prompt_tokens_details")
             cached = count(details.get("cached_tokens")) if isinstance(details, dict) else 0
             prompt = count(usage.get("prompt_tokens"))
             self._usage = Usage(prompt, min(cached, prompt), count(usage.get("completion_tokens")))
+            metered += [Metered(self._usage)] if prompt else []
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             if "usage" in chunk or "object" in chunk or "id" in chunk:
-                return []
+                return metered
             raise ModelFailed("its answer is JSON of another wire")
         choice = choices[0] if choices else None
         if not isinstance(choice, dict) or count(choice.get("index")) > 0:  # one answer is asked for
-            return []
-        found = self._delta(choice.get("delta") or choice.get("message"))
+            return metered
+        found = metered + self._delta(choice.get("delta") or choice.get("message"))
         if (finish := choice.get("finish_reason")) is not None:
             self._reason = _REASONS.get(text_of(finish), "stop")
         return found
@@ -247,7 +255,7 @@ class Reader:
             if not self._done:
                 raise ModelFailed("its answer ends in the middle", again=True)
             self._reason = "stop"
-        calls = [each.done(position, self._names) for position, each in enumerate(self._calls, 1)]
+        calls = [each.done(position, self._names, self._room) for position, each in enumerate(self._calls, 1)]
         if calls and self._reason == "stop":
             self._reason = "tool_calls"
         found: list[Event] = list(calls)

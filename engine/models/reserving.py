@@ -32,6 +32,8 @@ class Price:
 
     def cost(self, usage: Usage) -> int:
         """What an answer cost, in micro-dollars."""
+        if self is FREE:
+            return 0
         cached = min(usage.cached, usage.input)
         return ceil(
             (usage.input - cached) * self.input + cached * self.cached_input + usage.output * self.output,
@@ -39,6 +41,8 @@ class Price:
 
     def most(self, input: int, output: int) -> int:
         """The most that so many tokens can cost, whatever of the input is cached."""
+        if self is FREE:
+            return 0
         return ceil(input * max(self.input, self.cached_input) + output * self.output)
 
 
@@ -57,6 +61,17 @@ def tokens_of(size: int) -> int:
 def estimated(request_bytes: int, answer_bytes: int) -> Usage:
     """The usage of an answer whose server reports none."""
     return Usage(tokens_of(request_bytes), 0, tokens_of(answer_bytes), estimated=True)
+
+
+NOTHING = Usage(0, 0, 0)
+
+
+def added(one: Usage, other: Usage) -> Usage:
+    """Both together."""
+    return Usage(
+        one.input + other.input, one.cached + other.cached, one.output + other.output,
+        one.estimated or other.estimated,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,6 @@ async def _events(reply: Reply, request: Request, size: int) -> AsyncGenerator[E
         raw = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()
         building = Building(f"call_{position}", call.name)
         building.pieces.append(room.take(raw))
-        yield building.done(position, {wire: name for name, wire in openai.names_of(request).items()})
+        yield building.done(position, {wire: name for name, wire in openai.names_of(request).items()}, room)
     yield reply.tokens(size)
     yield Stopped("tool_calls" if reply.tool_calls else "stop")

@@ -85,17 +85,16 @@ class Meter:
         least = min(asked.output, LEAST_OUTPUT)
         bound = int(quotas["model_tokens_per_minute"])
         left = bound - int(spent.tokens.used(now)) - spent.held_tokens
-        if left < asked.input + least:
-            return _exceeded(
-                "model_tokens_per_minute", quotas, bound - left,
-                _wait_s(spent, bound - spent.held_tokens - asked.input - least, now),
-            )  # fmt: skip
+        if left < (needed := asked.input + least):
+            # A call that is larger than the quota never fits: every 429 has a time, and that one must not be soon.
+            wait_s = MINUTE_S if needed > bound else _wait_s(spent, bound - spent.held_tokens - needed, now)
+            return _exceeded("model_tokens_per_minute", quotas, bound - left, wait_s, needed)
         output, cost = min(asked.output, left - asked.input), 0
         if prices is not None:
             left = micro(quotas["cost_usd_per_day"]) - spent.cost - spent.held_cost
-            if prices.most(asked.input, least) > left:
+            if (most := prices.most(asked.input, least)) > left:
                 used = (spent.cost + spent.held_cost) / MICRO
-                return _exceeded("cost_usd_per_day", quotas, used, DAY_S - epoch_s % DAY_S)
+                return _exceeded("cost_usd_per_day", quotas, used, DAY_S - epoch_s % DAY_S, most / MICRO)
             output = _affordable(prices, asked.input, least, output, left)
             cost = prices.most(asked.input, output)
         spent.held_tokens += asked.input + output
@@ -122,6 +121,10 @@ class Meter:
             "cost_usd_per_day": (today + spent.held_cost) / MICRO,
             "model_runs": spent.runs,
         }
+
+    def counted(self) -> dict[str, tuple[int, int]]:
+        """By tenant: the day since 1970, and what counts on it in micro-dollars, with what is reserved."""
+        return {tenant: (spent.day, spent.cost + spent.held_cost) for tenant, spent in self._spent.items()}
 
     def forget(self, now: float, epoch_s: float) -> None:
         """Drop the tenants whose figures are those of one that never spent."""
@@ -165,5 +168,5 @@ def _affordable(prices: Prices, input: int, least: int, most: int, left: int) ->
     return least
 
 
-def _exceeded(name: str, quotas: BoundQuotas, used: float, wait_s: float) -> Exceeded:
-    return Exceeded(name, quotas[name], used, quotas.sources[name], wait_s)
+def _exceeded(name: str, quotas: BoundQuotas, used: float, wait_s: float, needed: float = 0) -> Exceeded:
+    return Exceeded(name, quotas[name], used, quotas.sources[name], wait_s, needed)

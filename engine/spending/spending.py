@@ -10,7 +10,7 @@ import trio
 
 from engine.errors import Problem, leaf
 from engine.quota import BoundQuotas, Exceeded
-from engine.spending.meter import Held, Meter, Prices
+from engine.spending.meter import DAY_S, Held, Meter, Prices
 from engine.tenant import Tenant
 from engine.usage import Accounts
 
@@ -64,6 +64,11 @@ class Spending:
         """The tenant's use of the quotas of models."""
         return {} if self._meter is None else self._meter.used(tenant.id, trio.current_time(), time.time())
 
+    def counted(self) -> dict[str, tuple[str, int]]:
+        """By tenant: a date in UTC, and what counts on it in micro-dollars, calls under way with all they reserved."""
+        found = {} if self._meter is None else self._meter.counted()
+        return {tenant: (_date(day * DAY_S), cost) for tenant, (day, cost) in found.items()}
+
     async def _recall(self, tenant: Tenant, meter: Meter) -> None:
         """Read what the tenant has spent today, once a day: a restart gives no tenant its money again."""
         if self.spent is None or meter.knows(tenant.id, time.time()):
@@ -73,7 +78,7 @@ class Spending:
             if meter.knows(tenant.id, now):
                 return
             # A run that began yesterday may settle meanwhile: then the day is known, and its cost is in the books.
-            cost = await self.spent(tenant.id, datetime.fromtimestamp(now, UTC).date().isoformat())
+            cost = await self.spent(tenant.id, _date(now))
             if not meter.knows(tenant.id, time.time()):
                 meter.recall(tenant.id, cost, trio.current_time(), time.time())
 
@@ -151,6 +156,10 @@ class CallSpending:
     def used(self, tokens: Tokens, cost: int | None) -> None:
         """What the call used, as its server reports it or as bytes were counted; `cost` in micro-dollars."""
         self.tokens, self.cost = tokens, cost or 0
+
+
+def _date(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).date().isoformat()
 
 
 def _outcome_of(error: BaseException) -> str:

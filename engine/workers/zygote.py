@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
@@ -283,6 +284,7 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 def _import_paths() -> list[str]:
     """Where the zygote finds `sandbox`, `lupa` and `msgspec`: it starts without site (-S) and our own paths (-I)."""
     root = Path(messages.__file__).resolve().parents[2]
-    import lupa
-
-    return list(dict.fromkeys([str(root), str(Path(lupa.__file__).resolve().parents[1]), *site.getsitepackages()]))
+    lupa = find_spec("lupa")  # the supervisor does not load it
+    assert lupa is not None
+    assert lupa.origin is not None
+    return list(dict.fromkeys([str(root), str(Path(lupa.origin).resolve().parents[1]), *site.getsitepackages()]))

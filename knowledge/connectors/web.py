@@ -297,8 +297,9 @@ class _Crawl:
     async def _visit(self, wanted: _Wanted, until: float) -> list[Found | Skipped]:
         """Ask for an address, and queue what it leads to. Raises Unreadable and FetchFailed for what can be told."""
         # The links of a page that is not sent because it did not change would be unknown.
-        answer, url = await self._answer(wanted, {} if self._followed(wanted) else self._versions, until)
-        if answer.status == 304:
+        versions = {} if self._followed(wanted) else self._versions
+        answer, url = await self._answer(wanted, versions, until)
+        if answer.status == 304 and url in versions:  # else it was not asked for, and is an error
             return self._found(url, answer, self._versions[url])
         if answer.status in (404, 410):
             # The store's document goes, as it would for a file that is gone; one that never was is a mistake.

@@ -6,7 +6,7 @@ zero is the worst of them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +15,11 @@ DIGITS = 6
 # The share of alpha that is left where a hit by words covers the whole query. It falls with this power of what is
 # covered, so only where next to nothing is missing: half of the words of most questions stand in some chunk that does
 # not answer them. Chosen with `python -m benchmarks.quality`.
-COVERED = 0.4
+COVERED = 0.3
 COVERED_POWER = 8
+# Where so many documents or fewer have all words of a query together, these come before all others. Half of a page of
+# ten hits: what has the same meaning in other words still stands on it.
+CERTAIN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Settings:
     ranks as its best chunk does, or with `doc_agg` as so many of its best do on average.
     """
 
-    hybrid_alpha: float = 0.9
+    hybrid_alpha: float = 0.95
     candidate_k_keyword: int = 80
     candidate_k_vector: int = 80
     group_by: Literal["document", "chunk"] = "document"
@@ -90,19 +93,23 @@ def normalised(values: Mapping[int, float]) -> dict[int, float]:
 
 
 def fuse(
-    keyword: Mapping[int, float], cosines: Mapping[int, float], weight_of_meaning: float, certain: int | None = None
+    keyword: Mapping[int, float],
+    cosines: Mapping[int, float],
+    weight_of_meaning: float,
+    certain: Collection[int] = (),
 ) -> dict[int, Scored]:
     """Scores of all documents of both. `keyword` and `cosines` are by document; higher is better.
 
-    `certain` is the one document that has all the words of the query where no other has: nothing comes before it.
+    `certain` are those that have all the words of the query where no others have: with any, their scores take 0.5 to 1,
+    and the others' 0 to 0.5, as by words alone (`ranking.scores`).
     """
     words, meanings = normalised(keyword), normalised(cosines)
-    fused = {}
-    for key in keyword.keys() | cosines.keys():
+    both, fused = keyword.keys() | cosines.keys(), {}
+    some_certain = not both.isdisjoint(certain)
+    for key in both:
         word, meaning = words.get(key, 0.0), meanings.get(key, 0.0)
         score = round(weight_of_meaning * meaning + (1 - weight_of_meaning) * word, DIGITS)
+        if some_certain:
+            score = round((1 + score if key in certain else score) / 2, DIGITS)
         fused[key] = Scored(score, word, meaning, cosines.get(key))
-    if certain in fused:
-        first, best = fused[certain], max(each.score for each in fused.values())
-        fused[certain] = Scored(best, first.keyword_norm, first.vector_norm, first.cosine)
     return fused

@@ -9,6 +9,7 @@ from threading import Lock
 from knowledge.embedding import EmbeddingError
 from knowledge.embedding.arrays import Floats, np, npt, packed_rows
 from knowledge.embedding.wordpiece import WordPiece
+from storage.metering import give_way
 
 
 def packed(vocabulary: Sequence[str], rows: Floats) -> bytes:
@@ -32,6 +33,7 @@ class Table:
         return packed_rows(np.stack([self._sum(text) for text in texts])) if texts else []
 
     def _sum(self, text: str) -> Floats:
+        give_way()
         pieces = np.fromiter(self._pieces.pieces(text), np.int32)
         total: Floats = self._scales[pieces] @ self._rows[pieces].astype(np.float32)
         return total

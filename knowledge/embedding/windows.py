@@ -18,16 +18,26 @@ _LEAST_SIZE = 16
 _WORDS = re.compile(r"[A-Za-z]+|[^\sA-Za-z]")
 
 
-def windows(text: str, title: str | None = None, heading: str | None = None) -> list[str]:
-    """The windows of a chunk in order, each of at most WINDOW_TOKENS tokens by estimate, behind title and heading.
+# What a window is, which goes with each vector: vectors of another one are made anew, as those of another model are.
+# To be raised with every change of this module, or of `vectors.windows`, that changes the windows of a document.
+RECIPE = 1
+
+
+def parts(text: str, title: str | None = None, heading: str | None = None) -> list[str]:
+    """The parts of a chunk in order: each is a window with the title and the heading path of its chunk before it.
 
     A chunk without anything but white space has none.
     """
-    if not text.strip():
-        return []
+    return list(_parts(text, WINDOW_TOKENS - tokens(_lead(title, heading)))) if text.strip() else []
+
+
+def window(part: str, title: str | None = None, heading: str | None = None) -> str:
+    """A part behind its title and heading path: at most WINDOW_TOKENS tokens by estimate.
+
+    A part with headings that are longer than those of its chunk has more: models have room for it.
+    """
     lead = _lead(title, heading)
-    room = WINDOW_TOKENS - tokens(lead)
-    return [f"{lead}\n{part}" if lead else part for part in _parts(text, room)]
+    return f"{lead}\n{part}" if lead else part
 
 
 def _lead(title: str | None, heading: str | None) -> str:

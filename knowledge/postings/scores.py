@@ -88,8 +88,10 @@ class Collection:
         return Posted(rows[places], np.array(frequencies, np.float64))
 
     def among(self, posted: Posted, flags: bytes) -> Posted:
-        """Of documents alone whose flag is set; `flags` has one for each number."""
-        shown = np.frombuffer(flags, np.bool_)[self.documents]
+        """Of documents alone whose flag is set; `flags` has one for each number in the store."""
+        known = np.frombuffer(flags, np.bool_)
+        # Documents that are gone still have rows here, and maybe higher numbers than those that are left.
+        shown = known[np.minimum(self.documents, len(known) - 1)] & (self.documents < len(known))
         kept = shown[self.places[posted.rows]]
         return Posted(posted.rows[kept], posted.frequencies[kept])
 

@@ -11,6 +11,7 @@ import apsw
 from knowledge.sqlite.schema import chunk_range
 from knowledge.words import MAX_FORM_BYTES, forms
 from storage.lanes import at_once, rows
+from storage.metering import give_way
 
 log = logging.getLogger("knowledge")
 
@@ -119,6 +120,7 @@ def entries(n: int, title: str, chunks: Sequence[str], language: str) -> Iterato
     title_forms = forms(title, language)
     room = MAX_FORM_BYTES
     for row, text in enumerate(chunks, first):
+        give_way()
         text_forms = forms(text, language, room)
         # Characters, which a text has no more of than bytes; a title's count with every chunk that it stands in.
         room -= len(text_forms) + len(title_forms)

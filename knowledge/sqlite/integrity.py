@@ -50,5 +50,6 @@ def _vectors(db: apsw.Connection, file: Path) -> Integrity:
             (windows,) = rows(db, "SELECT count(*) FROM windows WHERE model = ?", (held.n,))[0]
             behind = max(0, windows - len(found.numbers))
             said = f"{len(found.numbers):,} windows of {held.model.name}, checksum right"
+            said += f", in {len(found.lists.starts) - 1:,} lists" if found.lists is not None else ""
             return Integrity((), said + (f", {behind:,} behind the store" if behind else ""), True)
     return Integrity((), "damaged, or not of this store: the next search by meaning makes it anew", False)

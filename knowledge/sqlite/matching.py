@@ -134,6 +134,14 @@ def permitted(db: apsw.Connection, conditions: Sequence[Condition]) -> list[int]
     return [n for (n,) in found]
 
 
+def hide_nothing(db: apsw.Connection, conditions: Sequence[Condition]) -> bool:
+    """Whether every document meets all conditions."""
+    if not conditions:
+        return True
+    sql = "SELECT 1 FROM documents d JOIN sources s ON s.n = d.source WHERE ({}) IS NOT TRUE LIMIT 1"
+    return not rows(db, sql.format(" AND ".join(f"({each.sql})" for each in conditions)), values(conditions))
+
+
 class Ranked(NamedTuple):
     """A document that matches, or a chunk of one: what to show, its rank, and whether the document has all words."""
 

@@ -89,8 +89,9 @@ class Postings:
             return self._known if self._at == at else None
 
     def close(self) -> None:
-        """End the thread, if there is one, after the documents that it is reading."""
-        self._ending.set()
+        """End the thread, if there is one, after the documents that it is reading. None begins after this."""
+        with self._lock:  # a search whose store is being closed may be about to begin one
+            self._ending.set()
         if (builder := self._builder) is not None:
             builder.join()
 

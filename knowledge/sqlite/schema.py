@@ -74,11 +74,12 @@ CREATE TABLE changes(
 LABELLED = ("access TEXT", "labelled_at REAL")
 
 # What a chunk means (`vectors.py`): windows of chunks, each with the vector of its text; `text` is that text's SHA-256.
+# `recipe`: by which version of `windows.py` they were cut.
 # AUTOINCREMENT: the number of a window is never used again, so a sidecar that has it knows what it is of.
 VECTORS = """
 CREATE TABLE models(
-    n INTEGER PRIMARY KEY, name TEXT NOT NULL, dims INTEGER NOT NULL, weights TEXT NOT NULL, mark BLOB NOT NULL,
-    UNIQUE(name, dims, weights)
+    n INTEGER PRIMARY KEY, name TEXT NOT NULL, dims INTEGER NOT NULL, weights TEXT NOT NULL, recipe INTEGER NOT NULL,
+    mark BLOB NOT NULL, UNIQUE(name, dims, weights, recipe)
 );
 CREATE TABLE vectors(
     n INTEGER PRIMARY KEY, model INTEGER NOT NULL, text BLOB NOT NULL, vector BLOB NOT NULL, UNIQUE(model, text)

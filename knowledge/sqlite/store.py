@@ -136,6 +136,7 @@ async def open_store(
         finally:
             with trio.CancelScope(shield=True):  # a thread that makes postings ends after a few documents
                 await store.words.close()
+                await store.near.close()
 
 
 def already_runs(source: str) -> str:
@@ -194,6 +195,7 @@ class _Words:
         self._file, self._max_bytes = file, max_bytes
         self._lock = Lock()
         self._postings: Postings | None = None
+        self._closed = False
 
     def of(self, db: apsw.Connection) -> "Collection | None":
         """Those of the snapshot of `db`, if they are known."""
@@ -204,17 +206,64 @@ class _Words:
                 from knowledge.sqlite.postings import Postings  # numpy, which most processes never need
 
                 self._postings = Postings(self._file, self._max_bytes)
+                if self._closed:  # in the thread of a search that was cancelled
+                    self._postings.close()
         return self._postings.collection(db)
 
     async def close(self) -> None:
-        """End the thread that makes them, if there is one."""
+        """End the thread that makes them, if there is one. None begins after this."""
+        await trio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
         if self._postings is not None:
-            await trio.to_thread.run_sync(self._postings.close)
+            self._postings.close()
 
     async def wait(self) -> None:
         """Wait until none is making them."""
         if self._postings is not None:
             await trio.to_thread.run_sync(self._postings.wait)
+
+
+class _Near:
+    """The vectors of an open store, from the first search by meaning on; shared by its copies."""
+
+    def __init__(self, file: Path, max_bytes: int | None) -> None:
+        self._file, self._max_bytes = file, max_bytes
+        self._lock = Lock()
+        self._sidecar: Sidecar | None = None
+        self._closed = False
+
+    def sidecar(self) -> "Sidecar":
+        """All of them."""
+        with self._lock:
+            if self._sidecar is None:
+                from knowledge.sqlite.sidecar import Sidecar  # numpy, which most processes never need
+
+                self._sidecar = Sidecar(self._file, self._max_bytes)
+                if self._closed:  # in the thread of a search that was cancelled
+                    self._sidecar.close()
+            return self._sidecar
+
+    def is_listing(self) -> bool:
+        """Whether a thread is listing them."""
+        return self._sidecar is not None and self._sidecar.is_listing()
+
+    async def close(self) -> None:
+        """End the thread that lists them, if there is one. None begins after this."""
+        await trio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
+        if self._sidecar is not None:
+            self._sidecar.close()
+
+    async def wait(self) -> None:
+        """Wait until none is listing them."""
+        if self._sidecar is not None:
+            await trio.to_thread.run_sync(self._sidecar.wait)
 
 
 class SqliteStore:
@@ -250,8 +299,7 @@ class SqliteStore:
         self._settings = settings
         self._queries = QueryVectors()
         self._asking = trio.Semaphore(embedders.at_once if embedders else 1)
-        self._vectors: Sidecar | None = None  # opened by the first search by meaning
-        self.words = _Words(file, max_bytes)
+        self.words, self.near = _Words(file, max_bytes), _Near(file, max_bytes)
 
     def with_sources(self, configured: Mapping[str, str | None], access: SourceAccess) -> "SqliteStore":
         """The same store with other configured sources."""
@@ -343,11 +391,9 @@ class SqliteStore:
     def _by_meaning(
         self, query: SearchQuery, conditions: Sequence[Condition], meant: Meant, db: apsw.Connection
     ) -> SearchAnswer:
-        from knowledge.sqlite import meaning, sidecar  # numpy, which most processes never need
+        from knowledge.sqlite import meaning  # numpy, which most processes never need
 
-        if self._vectors is None:
-            self._vectors = sidecar.Sidecar(self._file)
-        return meaning.search(db, query, conditions, meant, self._vectors, self._settings, self.words.of)
+        return meaning.search(db, query, conditions, meant, self.near.sidecar(), self._settings, self.words.of)
 
     async def _meant(self, query: SearchQuery, seen: Condition, reader: Reader) -> tuple[Meant | None, "_Why"]:
         """The query's vector; None where it has none, or the store has none to compare it with.
@@ -581,7 +627,7 @@ class SqliteStore:
     async def pending(self, model: Model) -> int:
         """How many documents have no vectors of the model."""
         total, held = await self._read(vectors.held)
-        return total - sum(each.documents for each in held if each.model == model)
+        return total - sum(each.documents for each in held if each.has(model))
 
     async def next_pending(self, model: int, after: int) -> Pending | None:
         """The first document behind number `after` that has no vectors of the model of this number."""
@@ -680,7 +726,7 @@ def _answering(total: int, held: Sequence[Held], embedders: Embedders) -> tuple[
     So the vectors of the model before answer until those of the new one are complete.
     """
     known = [(each, embedder) for each in held if each.documents and (embedder := embedders.of(each.model))]
-    current = [pair for pair in known if pair[1] is embedders.current]
+    current = [pair for pair in known if pair[1] is embedders.current and pair[0].has(pair[1].model)]
     complete = [pair for pair in current if pair[0].documents >= total]
     return next(iter((*complete, *sorted(known, key=lambda pair: (-pair[0].documents, pair not in current)))), None)
 

@@ -9,16 +9,19 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
+from knowledge import places, textfiles
 from knowledge.embedding import Model
-from knowledge.embedding.windows import MAX_WINDOWS, windows
+from knowledge.embedding.windows import MAX_WINDOWS, RECIPE, parts, window
 from knowledge.sqlite import indexing
 from knowledge.sqlite.access import ALWAYS, Condition
 from knowledge.sqlite.schema import chunk_range
 from knowledge.store import StoreError
 from storage.lanes import rows
+from storage.metering import give_way
 
 # What the name of a store's file has behind it in that of its sidecar (`sidecar.py`).
 SUFFIX = ".vectors"
@@ -54,12 +57,20 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One model that a store has vectors of, and of how many documents."""
+    """One model that a store has vectors of, and of how many documents.
+
+    `recipe` says of which windows (`windows.RECIPE`): those of an older one answer until the new ones are there.
+    """
 
     n: int
     model: Model
     documents: int
     mark: bytes
+    recipe: int
+
+    def has(self, model: Model) -> bool:
+        """Whether these are the vectors that the model makes now."""
+        return (self.model, self.recipe) == (model, RECIPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +90,19 @@ def held(db: apsw.Connection, seen: Condition = ALWAYS) -> tuple[int, tuple[Held
     counted = "embedded" if seen is ALWAYS else f"(SELECT * FROM embedded WHERE document IN (SELECT d.n FROM {among}))"
     found = rows(
         db,
-        "SELECT m.n, m.name, m.dims, m.weights, count(e.document), m.mark FROM models m "
+        "SELECT m.n, count(e.document), m.mark, m.recipe, m.name, m.dims, m.weights FROM models m "
         f"LEFT JOIN {counted} e ON e.model = m.n GROUP BY m.n ORDER BY count(e.document) DESC, m.n",
         dict(seen.bindings),
     )
-    return total, tuple(Held(n, Model(*model), documents, mark) for n, *model, documents, mark in found)
+    return total, tuple(Held(n, Model(*model), documents, mark, recipe) for n, documents, mark, recipe, *model in found)
 
 
 def model_row(db: apsw.Connection, model: Model) -> int:
-    """The row of a model, made if it is new."""
-    values = (model.name, model.dims, model.weights)
-    found = rows(db, "SELECT n FROM models WHERE (name, dims, weights) = (?, ?, ?)", values)
+    """The row of a model, with windows of this version, made if it is new."""
+    values = (model.name, model.dims, model.weights, RECIPE)
+    found = rows(db, "SELECT n FROM models WHERE (name, dims, weights, recipe) = (?, ?, ?, ?)", values)
     if not found:
-        sql = "INSERT INTO models(name, dims, weights, mark) VALUES (?, ?, ?, randomblob(16)) RETURNING n"
+        sql = "INSERT INTO models(name, dims, weights, recipe, mark) VALUES (?, ?, ?, ?, randomblob(16)) RETURNING n"
         found = rows(db, sql, values)
     return int(found[0][0])
 
@@ -102,7 +113,7 @@ def following(db: apsw.Connection, model: int, after: int) -> Pending | None:
     for n, digest, title, sha256 in rows(db, _PENDING, (after, model)):
         texts = {}
         found = []
-        for chunk, text in _windows(db, n, title):
+        for chunk, text in windows(db, n, title):
             hashed = hashlib.sha256(text.encode()).digest()
             texts[hashed] = text
             found.append((chunk, hashed))
@@ -113,14 +124,48 @@ def following(db: apsw.Connection, model: int, after: int) -> Pending | None:
     return None
 
 
-def _windows(db: apsw.Connection, n: int, title: str | None) -> Iterator[tuple[int, str]]:
-    count = 0
-    for chunk, text, heading in db.execute(_CHUNKS, chunk_range(n)):
-        for window in windows(str(text), title, None if heading is None else str(heading)):
-            yield int(str(chunk)), window
-            count += 1
-            if count == MAX_WINDOWS:
-                return
+def windows(db: apsw.Connection, n: int, title: str | None) -> Iterator[tuple[int, str]]:
+    """The windows of a document, each with its chunk."""
+    cut, count = list[_Cut](), 0
+    for chunk, text, heading in rows(db, _CHUNKS, chunk_range(n)):
+        give_way()
+        own = None if heading is None else str(heading)
+        found = parts(str(text), title, own)[: MAX_WINDOWS - count]
+        cut.append(_Cut(int(str(chunk)), str(text), own, found))
+        count += len(found)
+        if count == MAX_WINDOWS:
+            break
+    below = _below(db, n, cut)
+    for each in cut:
+        for index, part in enumerate(each.parts):
+            yield each.chunk, window(part, title, below.get((each.chunk, index), each.heading))
+
+
+class _Cut(NamedTuple):
+    """A chunk, the headings above its beginning, and its parts."""
+
+    chunk: int
+    text: str
+    heading: str | None
+    parts: Sequence[str]
+
+
+def _below(db: apsw.Connection, n: int, cut: Sequence[_Cut]) -> dict[tuple[int, int], str | None]:
+    """By chunk and index, the headings above the parts that do not begin a chunk: they may have passed others."""
+    if all(len(each.parts) < 2 for each in cut):
+        return {}
+    for body, content_type in rows(db, "SELECT body, content_type FROM documents WHERE n = ?", (n,)):
+        if textfiles.is_markdown(content_type):
+            spans = dict[tuple[int, int], tuple[int, int]]()
+            for each, whole in zip(cut, places.spans(body, [each.text for each in cut]), strict=True):
+                give_way()
+                for index, span in enumerate(places.spans(each.text, each.parts)):
+                    if whole is not None and span is not None and index:
+                        spans[each.chunk, index] = (whole[0] + span[0], whole[0] + span[1])
+            # Chunks may overlap.
+            keys = sorted(spans, key=lambda key: spans[key])
+            return dict(zip(keys, places.headings(body, map(spans.__getitem__, keys)), strict=True))
+    return {}
 
 
 def _vector(db: apsw.Connection, model: int, hashed: bytes) -> int | None:

@@ -29,6 +29,7 @@ from knowledge.store import (
     SyncRunning,
 )
 from storage.lanes import rows
+from storage.metering import give_way
 
 _UPSERT = """
 INSERT INTO documents(id, source, source_id, source_url, title, author, created_at, updated_at, content_type,
@@ -57,6 +58,7 @@ def apply(db: apsw.Connection, batch: Batch, configured: SourceAccess, max_bytes
     source = _source_row(db, batch.source, given)
     changed, worded = Changed(source), dict[int, Worded]()
     for document in batch.upserts:
+        give_way()
         labels = document.access or (given or PUBLIC).labels_of(document.source_id)
         n = _upsert(db, changed, batch.source, document, labels)
         worded[n] = Worded(n, document.title, document.chunks)

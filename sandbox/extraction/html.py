@@ -7,9 +7,9 @@ import html_to_markdown
 from sandbox.extraction.text import Text, clean
 
 # What is not the content of a page.
-_FURNITURE = ["script", "style", "noscript", "template", "nav", "footer", "aside", "form", "svg", "iframe"]
+FURNITURE = ["script", "style", "noscript", "template", "nav", "footer", "aside", "form", "svg", "iframe"]
 _OPTIONS = html_to_markdown.ConversionOptions(
-    autolinks=False, skip_images=True, exclude_selectors=_FURNITURE, extract_metadata=False, wrap=False
+    autolinks=False, skip_images=True, exclude_selectors=FURNITURE, extract_metadata=False, wrap=False
 )
 _TITLE = re.compile(r"<title[^>]*>(.{0,2000}?)</title", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(r"^# (.+)", re.MULTILINE)
@@ -23,7 +23,7 @@ def warm_up() -> None:
 
 
 def read(data: bytes) -> Text:
-    page = _decoded(data)
+    page = decoded(data)
     text = Text()
     if found := _TITLE.search(page[:_HEAD_BYTES]):
         converted = html_to_markdown.convert(f"<p>{found[1]}</p>", _OPTIONS)
@@ -35,7 +35,7 @@ def read(data: bytes) -> Text:
     return text
 
 
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
     """The page's text: by its byte order mark, as UTF-8, by what it says of itself, or as browsers guess."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")

@@ -37,7 +37,10 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format. `library` is the module that reads it; `title` names it in reports."""
+    """One format. `library` is the module that reads it; `title` names it in reports.
+
+    One without suffixes and a type is asked for by its name, whatever the file is called.
+    """
 
     number: int
     name: str
@@ -75,4 +78,5 @@ FORMATS: tuple[Format, ...] = (
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     ),
     Format(5, "html", "HTML page", "html_to_markdown", (".html", ".htm", ".xhtml"), "text/html"),
+    Format(6, "html_text", "HTML page", "html_to_markdown", (), ""),
 )

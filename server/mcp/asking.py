@@ -168,7 +168,7 @@ class Sample:
                 one_more(calls)
                 room.take(block.id + block.name)
                 raw = room.take(json.dumps(block.input))
-                calls.append(ToolCall(block.id or f"call_{len(calls)}", block.name, arguments_of(raw), raw))
+                calls.append(ToolCall(block.id or f"call_{len(calls)}", block.name, arguments_of(raw, room), raw))
         if not texts and not calls:
             raise ModelFailed("its answer holds neither text nor a tool call")
         usage = Usage(_tokens(self.size), 0, _tokens(room.used), estimated=True)

@@ -163,6 +163,8 @@ class Calling:
         arguments, wrapped = unwrap(await read_object(exchange))
         resolved = await self._calls.resolve(name, arguments, Call(exchange.tenant))
         value = resolved.prompt.model_dump()
+        if gone := resolved.about.get("engine/chatmd", {}).get("unavailable"):
+            value["unavailable"] = gone
         size = _size(resolved.run) + resolved.size
         return await _charged(exchange, {"result": value} if wrapped else value, size)
 

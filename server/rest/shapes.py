@@ -105,6 +105,17 @@ _VERSION: Mapping[str, Schema] = {
     "asks": {"type": "object", "properties": {**_GRANTS, **_LATER}}, "means": maybe(TEXT),
 }  # fmt: skip
 # The share of the callers that a request gives a version: all of them, or that of a canary.
+_UNAVAILABLE: Schema = {"type": "array", "items": object_of({"name": TEXT, "reason": TEXT})}
+
+
+def _prompt() -> Schema:
+    """A prompt; that of a document may say what it declares in vain."""
+    found = AgentPrompt.model_json_schema(
+        mode="serialization", ref_template="#/components/schemas/Prompt/$defs/{model}"
+    )
+    return {**found, "properties": {**found["properties"], "unavailable": _UNAVAILABLE}}
+
+
 PERCENT: Schema = {"type": "integer", "minimum": 1, "maximum": ALL}
 _KEY: Mapping[str, Schema] = {
     "id": TEXT, "tenant": TEXT, "prefix": TEXT, "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
@@ -170,13 +181,11 @@ COMPONENTS: Mapping[str, Schema] = {
     "Agent": AgentInfo.model_json_schema(
         mode="serialization", ref_template="#/components/schemas/Agent/$defs/{model}"
     ),
-    "Prompt": AgentPrompt.model_json_schema(
-        mode="serialization", ref_template="#/components/schemas/Prompt/$defs/{model}"
-    ),
+    "Prompt": _prompt(),
     "Source": object_of(
         {
             "source": TEXT, "sha256": TEXT, "imports": {"type": "array", "items": TEXT},
-            "unavailable": {"type": "array", "items": object_of({"name": TEXT, "reason": TEXT})},
+            "unavailable": _UNAVAILABLE,
             "left_out": object_of(
                 {"tool_calls": WHOLE, "tool_responses": WHOLE, "reasoning": WHOLE, "agents": WHOLE}
             ),

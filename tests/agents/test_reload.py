@@ -1,7 +1,7 @@
 """Hot reload: what changes on disk is swapped in, what breaks stays as it was, and listeners are notified."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +56,10 @@ class Watched:
 
 
 @asynccontextmanager
-async def watching(project: Project, **environ: str) -> AsyncIterator[Watched]:
+async def watching(project: Project, then: Callable[[], None] = bool, **environ: str) -> AsyncIterator[Watched]:
+    """`then` is called after the configuration was read, and before anything is loaded."""
     loaded = load_config(project.folder / "engine.toml", environ=environ, cwd=project.folder)
+    then()
     async with open_service(loaded) as service, trio.open_nursery() as nursery:
         watched = Watched(service)
         with service.changes.heard_by(watched.hear):
@@ -72,6 +74,17 @@ def write(path: Path, text: str) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     os.replace(fresh, path)
+
+
+async def test_a_configuration_that_is_saved_while_the_engine_starts_is_not_missed(project: Project) -> None:
+    project.configure("")
+    first = project.script("a", agent("return {system = 'one'}"))
+    config = project.folder / "engine.toml"
+    async with watching(project, lambda: write(config, config.read_text() + first)) as watched:
+        with trio.fail_after(10):
+            while not watched.service.list_agents(DEFAULT_TENANT):  # noqa: ASYNC110 - nothing tells of an agent
+                await trio.sleep(0.02)
+        assert await watched.answer() == "one"
 
 
 async def test_a_saved_script_answers_anew(project: Project) -> None:

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +22,16 @@ from agents import embedding, syncing
 from agents.service import Service
 from engine.errors import Code, Problem
 from engine.scheduling.background import background
+from engine.scheduling.places import Places
 from engine.tenant import DEFAULT_TENANT, Tenant
 from engine.workers.zygote import Child, Zygote
 from knowledge.access import EVERYTHING
+from knowledge.embedding.static import StaticEmbedder
 from knowledge.sqlite.store import SqliteStore, open_store
 from knowledge.store import Batch, NewDocument, SearchQuery, SourceInfo, StoreError
 from knowledge.stores import store_path
+from storage import metering
+from storage.metering import give_way, in_thread, metered
 
 Open = Callable[..., AbstractAsyncContextManager[Service]]
 
@@ -191,6 +197,33 @@ async def test_a_sync_pauses_while_runs_of_others_wait_and_is_charged_to_its_ten
         assert trio.current_time() - began_s < 0.2
 
 
+async def test_a_tenant_whose_runs_always_wait_does_not_keep_a_sync_of_another_one_from_its_end(
+    project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(project)
+    async with opened() as service, background(service.engine, Tenant("other"), "sync:filesystem:docs") as work:
+        monkeypatch.setattr(service.engine, "others_wait", lambda tenant: True)
+        work.patience_s = 0.2
+        began_s = trio.current_time()
+        for _ in range(20):  # documents
+            work.meter.add(0.001)
+            await work.rest()
+        assert 0.5 < trio.current_time() - began_s < 2.0
+
+
+async def test_runs_that_wait_for_others_of_their_tenant_while_a_slot_is_free_delay_no_sync(
+    project: Project, opened: Open
+) -> None:
+    configure(project)
+    async with opened() as service:
+        scheduler = service.engine._scheduler
+        for _ in range(3):
+            scheduler.offer("hog", 0.0, queue_length=9, concurrent=1)
+        assert scheduler.next_start(0.0) is not None
+        assert (scheduler.next_start(0.0), scheduler.waiting) == (None, True)
+        assert not service.engine.others_wait(Tenant("other"))
+
+
 async def test_a_sync_rests_as_long_as_it_computed_beside_searches_and_waits_for_one_that_is_asked(
     project: Project, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,13 +245,76 @@ async def test_a_sync_rests_as_long_as_it_computed_beside_searches_and_waits_for
         assert await rested(0.3) < 0.2
 
 
+async def test_threads_of_a_sync_give_way_while_a_run_computes_and_still_compute(
+    project: Project, opened: Open
+) -> None:
+    spin = "local n = 0 while os.clock() < 0.3 do n = n + 1 end return { system = 'done', messages = {} }"
+    configure(project, more=project.script("spin", agent(spin)))
+
+    def steps() -> tuple[float, float]:
+        """The CPU seconds of 40 ms in small pieces, and how long they took."""
+        began_s, cpu_s = time.monotonic(), time.thread_time()
+        while time.thread_time() < cpu_s + 0.04:
+            end_s = time.thread_time() + 0.002
+            while time.thread_time() < end_s:
+                pass
+            give_way()
+        return time.thread_time() - cpu_s, time.monotonic() - began_s
+
+    async with opened() as service, background(service.engine, Tenant("other"), "sync:filesystem:docs") as work:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.resolve, "spin", {}, CALL)
+            while not work.others():  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            cpu_s, took_s = await work.run(in_thread(steps))
+            assert work.others(), "the run outlasts the steps"
+            assert cpu_s / took_s < 0.4, "three times as long as it computed, it waits"
+        assert not work.others()
+
+
+async def test_a_thread_of_a_sync_looks_for_runs_before_each_document_and_each_text(tmp_path: Path) -> None:
+    looks: list[bool] = []
+
+    async def looked(work: Awaitable[object]) -> int:
+        looks.clear()
+        await work
+        return len(looks)
+
+    with metered() as meter:
+        meter.others = lambda: bool(looks.append(True))
+        async with open_store(tmp_path / "store", create=True) as store:
+            found = [NewDocument(source_id=f"d{n}", body="b", chunks=["one", "two"], digest="d") for n in range(5)]
+            assert await looked(store.apply(Batch(source="x:y", upserts=found))) == 5 + 10
+            assert await looked(store.next_pending(await store.model_number(StaticEmbedder.model), 0)) == 2
+        assert await looked(StaticEmbedder().embed(["one", "two", "three"])) == 3
+
+
+async def test_a_thread_gives_way_for_a_bounded_time_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> float:
+        began_s, waited_s = time.thread_time(), 0.0
+        while time.thread_time() < began_s + 0.05:
+            at_s = time.monotonic()
+            give_way()
+            waited_s += time.monotonic() - at_s
+        return waited_s
+
+    with metered() as meter:
+        meter.others = lambda: True
+        assert await in_thread(steps) > 0.1
+        looks: list[bool] = []
+        meter.others = lambda: not looks.append(True)
+        monkeypatch.setattr(metering, "_LONGEST_S", 0.0)  # it may hold a lock
+        await in_thread(lambda: [give_way() for _ in range(3)])
+        assert len(looks) == 3, "a look each time, and no pause"
+
+
 async def test_places_for_syncs_go_to_the_tenant_that_has_the_fewest() -> None:
-    places, begun = syncing._Places(3, 2), list[str]()
+    places, begun = Places(3, 2), list[str]()
     gates = {name: trio.Event() for name in ("a1", "a2", "a3", "a4", "b1", "c1")}
 
     async def sync(name: str, scope: trio.CancelScope | None = None) -> None:
         with scope or trio.CancelScope():
-            async with syncing._Place(places, name[0]):
+            async with places.place(name[0]):
                 begun.append(name)
                 await gates[name].wait()
 
@@ -443,6 +539,8 @@ async def test_an_edit_while_another_sync_reads_the_folder_is_not_missed(
     configure(project, "watch = true\n")
     async with served(opened) as service:
         await until(finds(service, "alpha"))
+        if (first := service.syncs._syncing.get((DEFAULT_TENANT.id, "filesystem:docs"))) is not None:
+            await first.wait()  # a document is found before the sync that stored it ends
         with service.syncs._marked(DEFAULT_TENANT, "filesystem:docs"):  # one that has read the folder already
             (project.folder / "docs/b.md").write_text("beta word")
             await trio.sleep(1.0)

@@ -18,10 +18,10 @@ import warm_start
 from cli_support import inherited
 
 from agents.code.failure import RunFailed
-from agents.code.files import signature
 from agents.loading.loader import LoadFailure
 from cli.scripts.dev import Line, Saves, Session, Stamp, on_every_save, stamp
 from cli.scripts.run import Answered
+from engine.config.signatures import signature
 from engine.errors import Code, LimitUse, Problem
 from engine.run import CallRecord, Failure, LogLine, RunResult, Usage
 from sandbox.wire.outcome import Outcome
@@ -398,6 +398,31 @@ def test_agent_dev_runs_on_every_save_and_survives_every_mistake(finder, tmp_pat
 
         assert dev.interrupt() == 0
         assert re.fullmatch(r"7 runs, 3 good; the last good one was run 7 at .*", dev.until(r" runs, ")[-1])
+
+
+def test_agent_dev_shows_a_document_again_on_every_save_of_it_and_of_what_it_reads(filled, tmp_path):
+    with (tmp_path / "engine.toml").open("a") as file:
+        file.write('[agents.chatmd.teller]\npath = "prompts/teller.chatmd"\n')
+    path, facts = tmp_path / "prompts/teller.chatmd", tmp_path / "prompts/facts.md"
+    path.parent.mkdir()
+    source = '<system>You tell.</system>\n<user>Read <doc src="facts.md" local/></user>\n'
+    path.write_text(source)
+    facts.write_text("It rains.")
+    with Live(tmp_path, "agent", "dev", "teller") as dev:
+        shown = dev.until(r"Read ")
+        assert shown[0] == "Watching prompts/teller.chatmd; Ctrl-C ends."
+        assert "  You tell." in shown
+        assert shown[-1].endswith("Read It rains.")
+        rename_over(path, source.replace("You tell", "You shout"))
+        assert "  You shout." in dev.until(r"Read It rains")
+        rename_over(facts, "It snows.")
+        dev.until(r"Read It snows")
+        path.write_text("<user>")
+        assert any("unclosed: prompts/teller.chatmd:1:1" in line for line in dev.until(r"The last good run was run 3"))
+        path.write_text(source)
+        dev.until(r"Read It snows")
+        os.killpg(dev.process.pid, signal.SIGINT)
+        assert dev.process.wait(PATIENCE_S) == 0
 
 
 def test_agent_dev_runs_again_when_a_required_file_changes_or_appears(finder, tmp_path):

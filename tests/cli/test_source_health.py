@@ -3,6 +3,7 @@
 import socket
 from pathlib import Path
 
+import apsw
 import pytest
 from cli_support import Engine
 
@@ -104,8 +105,10 @@ def test_a_test_of_a_connector_counts_unread_files_as_skipped_and_not_as_more(en
 def test_doctor_tells_of_each_source_when_it_was_synchronised_and_which_are_late(
     filled: Engine, tmp_path: Path
 ) -> None:
-    docs, new = ('root = "docs"\nevery = "1s"', 'root = "docs"\nevery = "1h"')
+    docs, new = ('root = "docs"\nevery = "1m"', 'root = "docs"\nevery = "1h"')
     configure(tmp_path, {"filesystem:docs": docs, "filesystem:new": new})
+    with apsw.Connection(str(tmp_path / "data/engine.sqlite")) as db:
+        db.execute("UPDATE sources SET last_sync = '2026-01-01T00:00:00Z'")
     ended = filled("doctor", "--json")
     first, second = ended.json["sources"]
     assert (first["source"], first["documents"], first["stale"], first["ok"]) == ("filesystem:docs", 3, True, False)

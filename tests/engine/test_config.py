@@ -135,7 +135,7 @@ def test_an_empty_file_is_the_built_in_defaults():
     assert config.root == CWD
     assert config.db.path == CWD / "data/engine.sqlite"
     assert (config.chunking.max_tokens, config.chunking.overlap_tokens) == (700, 0)
-    assert (config.retrieval.final_limit, config.retrieval.hybrid_alpha) == (12, 0.9)
+    assert (config.retrieval.final_limit, config.retrieval.hybrid_alpha) == (12, 0.95)
     assert (config.retrieval.candidate_k_keyword, config.retrieval.candidate_k_vector) == (80, 80)
     assert (config.embedding.provider, config.embedding.batch_size, config.embedding.max_retries) == ("auto", 64, 5)
     assert (config.server.bind, config.server.max_body_bytes) == ("127.0.0.1:7331", 4 * 1024 * 1024)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import ConfigError, load_config, parse_config
+from engine.config import ConfigError, load_config, parse_config, reload_config
 from engine.config.ctx import is_of_ctx, merged
+from engine.config.signatures import signature
 
 
 def write(path: Path, text: str) -> None:
@@ -66,6 +67,20 @@ def test_a_workspace_replaces_keys_of_the_users_own_configuration(tmp_path: Path
     assert (sources["a"].root, sources["a"].include_globs) == (tmp_path / "work/a", ("y", "z"))
 
 
+def test_both_files_are_read_again_and_are_still_merged(tmp_path: Path) -> None:
+    own, work = tmp_path / "own/config.toml", tmp_path / ".ctx/config.toml"
+    write(own, "[retrieval]\nhybrid_alpha = 0.1")
+    write(work, "[retrieval]\nfinal_limit = 7")
+    loaded = load_config(None, environ={"CTX_CONFIG_DIR": str(own.parent)}, cwd=tmp_path)
+    assert set(loaded.files) == {own, work}
+    write(own, "[retrieval]\nhybrid_alpha = 0.25")
+    again = reload_config(loaded, environ={}, cwd=tmp_path)
+    retrieval = again.config.retrieval
+    assert (retrieval.final_limit, retrieval.hybrid_alpha, again.below) == (7, 0.25, own)
+    assert (again.files[own], again.files[work]) == (signature(own), loaded.files[work])
+    assert again.files[own] != loaded.files[own]
+
+
 @pytest.mark.parametrize("named", ["--config", "ENGINE_CONFIG", "CTX_CONFIG", "engine.toml"])
 def test_a_file_that_is_named_and_ours_are_not_merged_with_anything(tmp_path: Path, named: str) -> None:
     write(tmp_path / "own/config.toml", "[retrieval]\nhybrid_alpha = 0.1")
@@ -74,7 +89,7 @@ def test_a_file_that_is_named_and_ours_are_not_merged_with_anything(tmp_path: Pa
     if named.isupper():
         environ[named] = "engine.toml"
     loaded = load_config(Path("engine.toml") if named == "--config" else None, environ=environ, cwd=tmp_path)
-    assert (loaded.config.retrieval.final_limit, loaded.config.retrieval.hybrid_alpha) == (7, 0.9)
+    assert (loaded.config.retrieval.final_limit, loaded.config.retrieval.hybrid_alpha) == (7, 0.95)
     assert loaded.below is None
 
 

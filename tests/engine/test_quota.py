@@ -236,7 +236,7 @@ def test_a_refusal_names_the_quota_what_was_used_who_set_it_and_when_to_come_bac
 
 def test_every_quota_has_a_sentence_for_its_refusal() -> None:
     for spec in QUOTAS.values():
-        text = spec.refusal.format(bound=1, used=1)
+        text = spec.refusal.format(bound=1, used=1, needed=1)
         assert text.startswith(("this tenant", "1 runs of this tenant"))
         assert "{" not in text
 

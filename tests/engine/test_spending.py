@@ -112,6 +112,15 @@ def test_a_refusal_for_tokens_says_after_which_pause_the_call_is_taken() -> None
     assert held(meter, bound, Held(500, 100, 0), 20.0 + over.retry_after_s).tokens == 600
 
 
+def test_a_call_that_is_larger_than_the_quota_hears_what_it_needs_and_is_not_asked_back_soon() -> None:
+    tokens = refused(Meter(), quotas(model_tokens_per_minute=1000), Held(900, 300, 0))
+    assert (tokens.used, tokens.needed, tokens.retry_after_s) == (0, 900 + LEAST_OUTPUT, MINUTE_S)
+    assert f"this call needs {900 + LEAST_OUTPUT}; the limit is 1000" in tokens.message
+    bound = quotas(cost_usd_per_day=0.000001)
+    money = refused(Meter(), bound, Held(900, 300, 0), prices=PRICE)
+    assert (money.needed, money.retry_after_s) == (PRICE.most(900, LEAST_OUTPUT) / 1e6, DAY_S / 2)
+
+
 def test_what_a_call_reserves_is_refused_to_others_until_it_is_settled() -> None:
     meter, bound = Meter(), quotas(model_tokens_per_minute=1000, cost_usd_per_day=1)
     first = held(meter, bound, Held(100, 800, 0))

@@ -128,24 +128,28 @@ def test_the_longest_query_of_the_worst_words_is_cut_in_pieces_in_no_time(text: 
 TEXTS = st.text(st.sampled_from("abc XYZ019_.#\n\t重跑é"), max_size=6000)
 
 
+def windows_of(text: str, title: str | None = None, heading: str | None = None) -> list[str]:
+    return [windows.window(part, title, heading) for part in windows.parts(text, title, heading)]
+
+
 @given(TEXTS, st.none() | st.text(max_size=300), st.none() | st.text(max_size=300))
 def test_no_window_is_longer_than_its_bound_and_none_of_the_text_is_lost(
     text: str, title: str | None, heading: str | None
 ) -> None:
-    found = windows.windows(text, title, heading)
+    found = windows_of(text, title, heading)
     assert all(windows.tokens(each) <= windows.WINDOW_TOKENS + 1 for each in found)
-    lead = windows.windows("x", title, heading)[0][:-1]
+    lead = windows.window("x", title, heading)[:-1]
     assert all(each.startswith(lead) for each in found)
     assert "".join("".join(each[len(lead) :].split()) for each in found) == "".join(text.split())
 
 
 @given(TEXTS)
 def test_windows_have_no_more_pieces_than_models_read(text: str) -> None:
-    assert all(len(pieces(each)) <= 256 for each in windows.windows(text, "A title"))
+    assert all(len(pieces(each)) <= 256 for each in windows_of(text, "A title"))
 
 
 def test_a_window_names_the_title_once() -> None:
-    assert windows.windows("text", "Alpha", "Alpha > Beta") == ["Alpha > Beta\ntext"]
-    assert windows.windows("text", "Alpha", "Beta") == ["Alpha > Beta\ntext"]
-    assert windows.windows("text", "Alpha") == ["Alpha\ntext"]
-    assert (windows.windows("text"), windows.windows(" \n", "Alpha")) == (["text"], [])
+    assert windows.window("text", "Alpha", "Alpha > Beta") == "Alpha > Beta\ntext"
+    assert windows.window("text", "Alpha", "Beta") == "Alpha > Beta\ntext"
+    assert windows.window("text", "Alpha") == "Alpha\ntext"
+    assert (windows.window("text"), windows.parts("text"), windows.parts(" \n", "Alpha")) == ("text", ["text"], [])

@@ -45,10 +45,18 @@ def test_the_unit_of_the_scores_does_not_matter(keyword, cosines, alpha, factor)
     assert all(math.isclose(fused[key].score, scaled[key].score, abs_tol=2e-6) for key in fused)
 
 
-@given(SCORES, COSINES, WEIGHTS, st.integers(1, 30))
-def test_nothing_is_before_the_only_document_with_all_words(keyword, cosines, alpha, certain):
-    fused = fusion.fuse(keyword, cosines, alpha, certain)
-    assert certain not in fused or fused[certain].score == max(each.score for each in fused.values())
+@given(SCORES, COSINES, st.floats(0, 0.99), st.sets(st.integers(1, 30), max_size=3))
+def test_nothing_is_before_the_only_documents_with_all_words_and_both_groups_keep_their_order(
+    keyword, cosines, alpha, certain
+):
+    certain &= keyword.keys()
+    plain, fused = fusion.fuse(keyword, cosines, alpha), fusion.fuse(keyword, cosines, alpha, certain)
+    for one in fused:
+        for other in fused:
+            if (one in certain) == (other in certain):
+                assert plain[one].score < plain[other].score or fused[one].score >= fused[other].score
+            elif one in certain:
+                assert fused[one].score >= 0.5 >= fused[other].score
 
 
 @given(WEIGHTS, WEIGHTS, WEIGHTS)

@@ -5,7 +5,7 @@ import struct
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import apsw
 import pytest
 import trio
 
+from knowledge import chunking
 from knowledge.access import EVERYTHING, Reader
 from knowledge.embed import EmbedReport, embed_pending
 from knowledge.embedding import Embedder, Embedders, EmbeddingError, Model, fusion
@@ -202,6 +203,27 @@ async def test_the_only_document_with_all_words_is_first_however_near_another_is
     assert (await found(store, "INC-362", "hybrid"))[0] == "right.md"
 
 
+@pytest.mark.parametrize(("count", "certain"), [(fusion.CERTAIN, True), (fusion.CERTAIN + 1, False)])
+async def test_few_documents_with_all_words_are_before_any_near_miss_and_many_are_as_others(
+    store: SqliteStore, letters: Letters, count: int, certain: bool
+) -> None:
+    right = [f"right{n}.md" for n in range(count)]
+    await fill(
+        store,
+        document("miss.md", "inc cin nic 361"),
+        *(document(name, "inc 362 " + "xyzzy quux " * 60) for name in right),
+        *(document(f"{n}.md", f"inc {n}") for n in range(20)),
+    )
+    await embed_pending(store, letters)
+    answer = await ask(store, "INC-362", "hybrid", explain=True, limit=30)
+    for hit in answer.hits:
+        assert hit.explain is not None
+        assert hit.explain.certain is (certain and hit.source_id in right)
+    if certain:
+        assert sorted(hit.source_id for hit in answer.hits[:count]) == right
+        assert answer.hits[count - 1].score >= 0.5 >= answer.hits[count].score
+
+
 async def test_passages_are_the_nearest_chunks(store: SqliteStore, letters: Letters) -> None:
     await fill(store, document("a.md", "zzz", "aab", "zzzz", "aabbb", "qqq"))
     await embed_pending(store, letters)
@@ -239,7 +261,7 @@ async def test_words_take_weight_from_meaning_where_one_chunk_has_them_all(
             assert explain is not None
             alphas.append(explain.alpha)
     apart, together = alphas
-    assert together == fusion.alpha(0.9, 1)
+    assert together == fusion.alpha(fusion.DEFAULT.hybrid_alpha, 1)
     assert apart is not None
     assert apart > 0.85
 
@@ -330,6 +352,47 @@ async def test_the_vectors_of_another_model_answer_until_the_new_ones_are_comple
     assert db.execute("SELECT name, weights FROM models").fetchall() == [("letters", "2")]
     assert db.execute("SELECT count(*) FROM vectors").get == 3
     db.close()
+
+
+async def test_windows_of_another_recipe_are_made_anew_and_answer_until_then(
+    path: Path, letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(path, letters) as store:
+        await fill(store, document("a.md", "aaa"), document("b.md", "bbb"))
+        with monkeypatch.context() as before:
+            before.setattr(vectors, "RECIPE", vectors.RECIPE - 1)
+            await embed_pending(store, letters)
+        assert await store.pending(letters.model) == 2
+        answer = await ask(store, "aab")
+        assert ([hit.source_id for hit in answer.hits], answer.warnings) == (["a.md", "b.md"], ())
+        letters.asked.clear()
+        assert await embed_pending(store, letters) == EmbedReport(embedded=2)
+        assert sorted(letters.asked) == ["aaa", "bbb"]
+        assert await found(store, "aab") == ["a.md", "b.md"]
+    db = apsw.Connection(str(path))
+    assert db.execute("SELECT recipe FROM models").fetchall() == [(vectors.RECIPE,)]
+    assert db.execute("SELECT count(*) FROM vectors").get == 2
+    db.close()
+
+
+@pytest.mark.parametrize("overlap", [0, 40])
+async def test_a_window_is_named_by_the_headings_above_it_and_not_by_those_of_its_chunk(
+    path: Path, letters: Letters, overlap: int
+) -> None:
+    text = " ".join(f"w{n}" for n in range(150))
+    body = f"# Alpha\n\n## Beta\n\n{text}\n\n## Gamma\n\n{text}\n\n```\n# code\n```\n\n### Delta\n\n{text}\n"
+    chunks = chunking.split(body, max_tokens=700, overlap_tokens=overlap)
+    for name, content_type, leads in (
+        ("a.md", "text/markdown", ["Alpha > Beta", "Alpha > Gamma", "Alpha > Gamma > Delta"]),
+        ("a.txt", "text/plain", [""]),
+    ):
+        letters.asked.clear()
+        async with opened(path.with_name(name), letters) as store:
+            await fill(store, replace(document(name, *chunks), body=body, content_type=content_type))
+            await embed_pending(store, letters)
+        of_text = [each.split("\n", 1)[0] for each in letters.asked if "w9 " in each or "w140 " in each]
+        assert len(of_text) > 4
+        assert set(of_text) == set(leads) if name == "a.md" else not any("Alpha >" in each for each in of_text)
 
 
 async def test_a_pass_that_is_cancelled_goes_on_where_it_was(store: SqliteStore, letters: Letters) -> None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import trio
 from effort import effort
@@ -281,6 +282,22 @@ async def test_a_store_that_was_restored_from_a_backup_does_not_use_postings_tha
         assert await right(store, path)
 
 
+async def test_a_reader_from_whom_documents_are_hidden_finds_the_others_after_the_newest_is_gone(
+    path: Path, watched: Watched
+) -> None:
+    labels = [frozenset({"hr"}) if n % 3 == 0 else frozenset[str]() for n in range(30)]
+    async with open_store(path, create=True) as store:
+        documents = [made(f"d{n}", [f"refund queue {n}"], access) for n, access in enumerate(labels)]
+        await store.apply(Batch(source=SOURCES[0], upserts=documents))
+        await ready(store)
+        await store.apply(Batch(source=SOURCES[0], deletes=["d29", "d28"]))
+        watched.count = 0
+        found = await store.search(SearchQuery(query="refund queue", limit=100), Reader.of([]))
+        shown = {each.source_id for each, access in zip(documents[:28], labels, strict=False) if not access}
+        assert {hit.source_id for hit in found.hits} == shown
+        assert watched.count
+
+
 async def test_a_folder_that_cannot_be_written_and_a_full_disk_leave_the_answers_as_they_are(
     path: Path, small: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -406,6 +423,17 @@ async def test_words_of_an_index_that_its_texts_do_not_have_are_ranked_by_fts5(p
         await ready(store)
         assert await right(store, path)
     assert watched.count == 0
+
+
+async def test_a_search_that_goes_on_while_its_store_is_closed_begins_no_thread(
+    path: Path, small: pytest.MonkeyPatch
+) -> None:
+    async with open_store(path, create=True) as store:
+        await store.apply(Batch(source=SOURCES[0], upserts=DOCUMENTS))
+    with apsw.Connection(str(path)) as db:  # what the thread of a cancelled search still does
+        assert store.words.of(db) is None
+    await store.words.wait()
+    assert not postings.path_of(path).exists()
 
 
 async def test_a_small_store_has_no_postings(path: Path) -> None:

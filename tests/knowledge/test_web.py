@@ -508,3 +508,8 @@ async def test_a_full_disk_ends_the_scan_and_the_next_one_is_right(
             await synced(tmp_path, source(server.url + "/a"))
     assert (await synced(tmp_path, source(server.url + "/a"))).upserted == 1
     await trio.lowlevel.checkpoint()
+
+
+async def test_not_modified_for_a_page_that_the_store_does_not_have_is_an_error_of_that_page(server: Site) -> None:
+    for follow in (False, True):
+        assert await reason(server, Page("", status=304), follow=follow) == "its server answers with HTTP 304"

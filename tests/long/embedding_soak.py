@@ -22,7 +22,7 @@ from engine.config import parse_config
 from engine.embedders import open_embedders
 from knowledge import chunking
 from knowledge.embedding import Embedder, EmbeddingError
-from knowledge.embedding.windows import windows
+from knowledge.embedding.windows import parts, window
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DIMS = 384
@@ -46,7 +46,7 @@ def texts() -> Iterator[str]:
     while True:
         for page in sorted(DOCS.glob("*.md")):
             for part in chunking.split(page.read_text(encoding="utf-8"), max_tokens=700):
-                yield from windows(part, page.stem)
+                yield from (window(each, page.stem) for each in parts(part, page.stem))
 
 
 @asynccontextmanager

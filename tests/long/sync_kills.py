@@ -1,11 +1,11 @@
 """Syncs of each connector, killed at random points and begun again, end with what an undisturbed one gives.
 
-Real processes of `engine sync`, SIGKILL, a source that changes meanwhile. `make soak` runs 50 points of each kind, and
-`test_short.py` a few of the two cheapest. Run alone: `python tests/long/sync_kills.py --kinds git,web --points 10`.
+Real processes of `engine sync`, SIGKILL, a source that changes meanwhile, and searches between, which bring what is
+derived beside the store up to date. `make soak` runs 50 points of each kind, and `test_short.py` two. Run alone:
+`python tests/long/sync_kills.py --kinds git,web --points 10`.
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -14,20 +14,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import apsw
+import s3_support
+import sync_sources
+import trio
 import warm_start
 from cli_support import inherited
-from git_support import Repository
-from s3_support import KEYS, client, moto
-from web_support import page, site
+from sync_sources import Source
+
+from knowledge.access import EVERYTHING
+from knowledge.embedding import Embedders
+from knowledge.embedding.static import StaticEmbedder
+from knowledge.postings import file as postings_file
+from knowledge.sqlite import indexing, postings, sidecar
+from knowledge.sqlite.store import open_store
+from knowledge.store import MODES, SearchQuery
 
 # Documents of a source. Of the web and of a bucket each is a request.
 COUNT = 150
+# The stores are compared after so many kills: what is changed later would hide what an earlier one did.
+ROUND = 5
+# Lines of progress of a sync: the kills of a short run come behind one of them.
+LINES = 5
 # `engine sync` with small batches, so that there are many to be killed between.
 _ENGINE = """
 import knowledge.sync
@@ -35,131 +50,98 @@ from cli.main import main
 knowledge.sync.BATCH_DOCUMENTS = 8
 main()
 """
-
-SCAN = """
-connector = {}
-function connector.scan(config, context)
-    local first = context.checkpoint or 0
-    local log = json.parse(fs.read("log.json"))
-    for n = first + 1, #log do
-        local event = log[n]
-        if event.gone then context.deleted(event.id) else
-            context.emit({ source_id = event.id, body = event.body }, n)
-        end
-    end
-    return { checkpoint = #log }
-end
-"""
+WORDS = ("amber", "basalt", "cedar", "dune", "ember", "fjord", "grove", "heath", "inlet", "jetty")
+KINDS: Mapping[str, Callable[[Path], AbstractContextManager[Source]]] = {
+    **sync_sources.KINDS, "versitygw": partial(sync_sources.s3, server=s3_support.versitygw),
+}  # fmt: skip
 
 
 def text(n: int, turn: int, chance: random.Random) -> str:
     """A document of some chunks: no two are alike."""
-    words = ("amber", "basalt", "cedar", "dune", "ember", "fjord", "grove", "heath", "inlet", "jetty")
-    parts = (" ".join(chance.choice(words) for _ in range(60)) for _ in range(1 + n % 5))
+    parts = (" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(1 + n % 5))
     return f"# Document {n}\n\nversion {turn}\n\n" + "\n\n## Part\n\n".join(parts) + "\n"
 
 
 @dataclass
-class Source:
-    """A source of documents: its table of the configuration, and how it is changed (None: the document is gone)."""
-
-    table: str
-    put: Callable[[int, str | None], None]
-    changed: Callable[[], object] = lambda: None
-
-
-@contextmanager
-def _filesystem(folder: Path) -> Iterator[Source]:
-    def put(n: int, body: str | None) -> None:
-        file = folder / f"d{n % 7}/f{n}.md"
-        file.parent.mkdir(exist_ok=True)
-        file.unlink(missing_ok=True) if body is None else file.write_text(body)
-
-    yield Source(f'[connectors.filesystem.x]\nroot = "{folder}"\n', put)
-
-
-@contextmanager
-def _git(folder: Path) -> Iterator[Source]:
-    repository = Repository(folder / "repository")
-
-    def put(n: int, body: str | None) -> None:
-        name = f"d{n % 7}/f{n}.md"
-        if body is None:
-            (repository.path / name).unlink(missing_ok=True)
-        else:
-            repository.write(name, body)
-
-    yield Source(f'[connectors.git.x]\nurl = "{repository.url}"\n', put, repository.commit)
-
-
-@contextmanager
-def _s3(folder: Path) -> Iterator[Source]:
-    with moto() as endpoint:
-        s3 = client(endpoint)
-        s3.create_bucket(Bucket="papers")
-
-        def put(n: int, body: str | None) -> None:
-            key = f"d{n % 7}/f{n}.md"
-            if body is None:
-                s3.delete_object(Bucket="papers", Key=key)
-            else:
-                s3.put_object(Bucket="papers", Key=key, Body=body.encode())
-
-        keys = "".join(f'{name} = "{value}"\n' for name, value in KEYS.items())
-        yield Source(f'[connectors.s3.x]\nbucket = "papers"\nendpoint_url = "{endpoint}"\n{keys}', put)
-        s3.close()
-
-
-@contextmanager
-def _web(folder: Path) -> Iterator[Source]:
-    with site() as server:
-        there: set[int] = set()
-
-        def put(n: int, body: str | None) -> None:
-            there.discard(n) if body is None else there.add(n)
-            if body is None:
-                server.pages.pop(f"/d{n % 7}/f{n}", None)
-            else:
-                server.pages[f"/d{n % 7}/f{n}"] = page(f"Document {n}", text=body)
-
-        def changed() -> None:
-            server.pages["/"] = page("Home", *(f"/d{n % 7}/f{n}" for n in sorted(there)))
-
-        keys = f'urls = ["{server.url}/"]\nfollow = true\ndelay_s = 0.0\n'
-        yield Source(f"[connectors.web.x]\n{keys}", put, changed)
-
-
-@contextmanager
-def _script(folder: Path) -> Iterator[Source]:
-    log: list[dict[str, Any]] = []
-    file = folder / "log.json"
-
-    def put(n: int, body: str | None) -> None:
-        log.append({"id": f"f{n}", "gone": True} if body is None else {"id": f"f{n}", "body": body})
-
-    def changed() -> None:
-        file.with_suffix(".new").write_text(json.dumps(log))
-        file.with_suffix(".new").rename(file)
-
-    (folder / "scan.lua").write_text(SCAN)
-    keys = "limits = { http_bytes = 8388608, host_calls = 100000, memory_bytes = 268435456 }\n"
-    yield Source(f'[connectors.script.x]\npath = "{folder}/scan.lua"\n{keys}', put, changed)
-
-
-KINDS: Mapping[str, Callable[[Path], Any]] = {
-    "filesystem": _filesystem, "git": _git, "s3": _s3, "web": _web, "script": _script,
-}  # fmt: skip
-
-
-@dataclass
 class Figures:
-    """What happened: how many syncs were killed, and how many of these had written something that remained."""
+    """What happened: syncs that were killed, and that had ended before; and what differs from an undisturbed one."""
 
     kind: str
     killed: int = 0
     ended: int = 0
     documents: int = 0
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Moments:
+    """When syncs are killed: at any moment of as long as the last one took, or behind any of a few lines of theirs."""
+
+    chance: random.Random
+    by_line: bool
+    # Seconds that a sync took since its first line, with `--full` and without.
+    spans: dict[bool, float] = field(default_factory=dict)
+
+    def wait(self, process: "subprocess.Popen[str]", full: bool) -> None:
+        assert process.stderr is not None
+        lines = self.chance.randint(1, LINES) if self.by_line else 1
+        for _ in range(lines):
+            process.stderr.readline()
+        time.sleep(self.chance.uniform(0.0, 0.01 if self.by_line else self.spans[full]))
+
+
+def kill_often(kind: str, *, points: int, seed: int, count: int = COUNT, by_line: bool = False) -> Figures:
+    """Kill syncs of one kind of source at so many points, then compare the store with one that was never disturbed."""
+    chance = random.Random(seed)
+    figures, moments = Figures(kind), _Moments(chance, by_line)
+    with tempfile.TemporaryDirectory() as name, _derived_early():
+        folder = Path(name)
+        (folder / "source").mkdir()
+        with KINDS[kind](folder / "source") as source:
+            hurt, calm = (_project(folder / each, source) for each in ("hurt", "calm"))
+            alive = set(range(count))
+            for n in alive:
+                source.put(n, text(n, 0, chance))
+            source.changed()
+            if not by_line:
+                span_s, figures.problems = _whole(calm)
+                moments.spans = {False: span_s, True: span_s}
+            turn = 0
+            while figures.killed < points and turn < 3 * points and not figures.problems:
+                full = chance.random() < 0.3  # it mends what an earlier one did wrong: only in some rounds
+                for _ in range(min(ROUND, points - figures.killed)):
+                    turn += 1
+                    _kill(hurt, figures, moments, full and chance.random() < 0.6)
+                    if chance.random() < 0.3:
+                        trio.run(answers, hurt)
+                    for n in chance.sample(sorted(alive), max(1, count // 10)):
+                        gone = chance.random() < 0.1 and len(alive) > count // 2
+                        source.put(n, None if gone else text(n, turn, chance))
+                        alive -= {n} if gone else set()
+                    source.changed()
+                figures.problems += _whole(hurt)[1] + _whole(calm)[1] + _differences(figures, hurt, calm)
+                if figures.documents != len(alive) + source.extra:
+                    figures.problems.append(f"{figures.documents} documents of {len(alive)}")
+            if figures.killed < points and not figures.problems:
+                figures.problems.append(f"only {figures.killed} syncs were killed")
+    return figures
+
+
+@contextmanager
+def _derived_early() -> Iterator[None]:
+    """Searches use what is derived beside a store, however little the store holds."""
+    with (
+        mock.patch.object(indexing, "MIN_CHUNKS", 1),
+        mock.patch.object(sidecar, "MIN_ROWS", 1),
+        mock.patch.multiple(postings, MAX_READ=0, _APART_S=0.0, _LEAST_CHUNKS=64),
+    ):
+        yield
+
+
+def _project(folder: Path, source: Source) -> Path:
+    folder.mkdir()
+    (folder / "engine.toml").write_text(source.table + '[embedding]\nprovider = "static"\n')
+    return folder
 
 
 def _sync(project: Path, *options: str) -> "subprocess.Popen[str]":
@@ -169,42 +151,6 @@ def _sync(project: Path, *options: str) -> "subprocess.Popen[str]":
         cwd=project, env=inherited() | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-
-
-def kill_often(kind: str, *, points: int, seed: int, count: int = COUNT) -> Figures:
-    """Kill syncs of one kind of source at so many points, then compare the store with one that was never disturbed."""
-    chance = random.Random(seed)
-    figures = Figures(kind)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "source").mkdir()
-        with KINDS[kind](folder / "source") as source:
-            hurt, calm = (_project(folder / each, source) for each in ("hurt", "calm"))
-            alive = set(range(count))
-            for n in alive:
-                source.put(n, text(n, 0, chance))
-            source.changed()
-            span_s, figures.problems = _whole(calm)
-            for turn in range(1, points + 1):
-                _kill(hurt, figures, chance.uniform(0.0, 0.7 * span_s), chance.random() < 0.3)
-                for n in chance.sample(sorted(alive), max(1, count // 10)):
-                    gone = chance.random() < 0.1 and len(alive) > count // 2
-                    source.put(n, None if gone else text(n, turn, chance))
-                    alive -= {n} if gone else set()
-                source.changed()
-            figures.problems += _whole(hurt)[1] + _whole(calm)[1]
-            found, expected = contents(hurt), contents(calm)
-            figures.documents = len(expected["documents"])
-            figures.problems += [f"{part} differ" for part in expected if found[part] != expected[part]]
-            if figures.documents != len(alive) + (kind == "web"):
-                figures.problems.append(f"{figures.documents} documents of {len(alive)}")
-    return figures
-
-
-def _project(folder: Path, source: Source) -> Path:
-    folder.mkdir()
-    (folder / "engine.toml").write_text(source.table + '[embedding]\nprovider = "static"\n')
-    return folder
 
 
 def _whole(project: Path) -> tuple[float, list[str]]:
@@ -220,18 +166,42 @@ def _whole(project: Path) -> tuple[float, list[str]]:
     return took_s, problems
 
 
-def _kill(project: Path, figures: Figures, after_s: float, full: bool) -> None:
+def _kill(project: Path, figures: Figures, moments: _Moments, full: bool) -> None:
     process = _sync(project, *(["--full"] if full else []))
-    assert process.stderr is not None
-    process.stderr.readline()  # it has begun to read the source
-    time.sleep(after_s)
+    began = time.monotonic()
+    moments.wait(process, full)
     if process.poll() is None:
         os.kill(process.pid, signal.SIGKILL)  # and not its group: what it started finds its own end
+    if process.wait() == -signal.SIGKILL:
         figures.killed += 1
     else:
         figures.ended += 1
-    process.wait()
+        moments.spans[full] = min(moments.spans.get(full, 1.0), time.monotonic() - began)
+    assert process.stderr is not None
     process.stderr.close()
+
+
+def _differences(figures: Figures, hurt: Path, calm: Path) -> list[str]:
+    answered, found = trio.run(answers, hurt), contents(hurt)
+    as_answered, expected = trio.run(answers, calm), contents(calm)
+    figures.documents = len(expected["documents"])
+    differ = [f"{part} differ" for part in expected if found[part] != expected[part]]
+    return differ + ([] if answered == as_answered else ["answers differ"])
+
+
+async def answers(project: Path) -> list[Any]:
+    """Answers of a store by what is derived beside it, which is made first."""
+    async with open_store(project / "data/engine.sqlite", create=True, embedders=Embedders(StaticEmbedder())) as store:
+        await store.search(SearchQuery(query="any"), EVERYTHING)
+        await store.words.wait()
+        found = []
+        for mode in MODES:
+            for words in ("amber", "cedar dune", "version 1", "document 7", '"heath inlet"'):
+                answer = await store.search(SearchQuery(query=words, mode=mode, limit=50), EVERYTHING)
+                # Scores of vectors are sums of a matrix product, whose order is that of its rows.
+                hits = [(hit.source_id, hit.lines, round(hit.score, 5)) for hit in answer.hits]
+                found.append((mode, words, sorted(hits, key=lambda hit: (-hit[2], *hit[:2]))))
+        return found
 
 
 def contents(project: Path) -> dict[str, Any]:
@@ -248,6 +218,15 @@ def contents(project: Path) -> dict[str, Any]:
         def by_chunk(sql: str) -> list[Any]:
             return sorted(((*place(row[0]), *row[1:]) for row in db.execute(sql)), key=repr)
 
+        base = postings_file.read(postings.path_of(project / "data/engine.sqlite"))
+        assert base is not None, "a search of the store makes the postings"
+        counted = [
+            (key, *place(int(segment.chunks[row])), int(units))
+            for segment, live in zip(*base[1:], strict=True)
+            for key, first, last in zip(segment.keys.tolist(), segment.starts, segment.starts[1:], strict=False)
+            for row, units in zip(segment.rows[first:last], segment.units[first:last], strict=True)
+            if live[row]
+        ]
         db.execute("CREATE VIRTUAL TABLE temp.instances USING fts5vocab(main, words, instance)")
         return {
             "integrity": damage,
@@ -259,6 +238,7 @@ def contents(project: Path) -> dict[str, Any]:
             "chunks": by_chunk("SELECT chunk, text FROM chunks"),
             "places": by_chunk("SELECT chunk, first_line, last_line, page, heading FROM places"),
             "words": by_chunk("SELECT doc, term, col, offset FROM temp.instances"),
+            "postings": sorted(counted),
             "vectors": by_chunk("SELECT w.chunk, v.text, v.vector FROM windows w JOIN vectors v ON v.n = w.vector"),
             "embedded": sorted(ids[n] for (n,) in db.execute("SELECT document FROM embedded")),
         }
@@ -274,6 +254,9 @@ def main() -> int:
     asked = parser.parse_args()
     failed = False
     for kind in asked.kinds.split(","):
+        if kind == "versitygw" and s3_support.versitygw_path() is None:
+            print(s3_support.VERSITYGW_MISSING)
+            continue
         began = time.monotonic()
         figures = kill_often(kind, points=asked.points, seed=asked.seed)
         failed = failed or bool(figures.problems)

@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import trio
 
 from engine.config import parse_config
 from engine.egress.secrets import NoSecrets, SecretSource
 from engine.models import anthropic, openai
 from engine.models.calling import CalledModel, Models, open_models
-from engine.models.http import Http, Stream
+from engine.models.http import Http, Reply, Stream
 from engine.models.scripted import parse_script
 from engine.models.shapes import Answer, Event, Request, Text, User, collected
 from engine.models.stub import Stub, serve_stub
@@ -25,27 +24,18 @@ NAMES = sorted(path.stem for path in STREAMS.glob("*.sse"))
 HELLO = Request([User((Text("Hello, are you there?"),))])
 
 
-class Pieces(httpx2.AsyncByteStream):
+async def in_pieces(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
     """A body that arrives in these pieces."""
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._pieces = pieces
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            yield piece
+    for piece in pieces:
+        yield piece
 
 
 async def read(api: str, pieces: Sequence[bytes], request: Request = HELLO) -> list[Event]:
     """The events of a body in these pieces, to a request of 100 bytes."""
-    response = httpx2.Response(
-        200,
-        headers={"content-type": "text/event-stream; charset=latin-1"},
-        stream=Pieces(pieces),
-        request=httpx2.Request("POST", "http://model.test/"),
-    )
+    head = {"content-type": "text/event-stream; charset=latin-1"}
+    reply = Reply(200, head, in_pieces(pieces), 10_000_000, "model.test")
     reader = anthropic.Reader(request) if api == "anthropic" else openai.Reader(request)
-    stream = Stream(response, reader, 100)
+    stream = Stream(reply, reader, 100)
     return [event async for event in stream]
 
 

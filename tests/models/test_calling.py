@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import trio
 import trio.testing
 from models_support import (
     HELLO,
-    Pieces,
     answered,
     configured,
     http,
+    in_pieces,
     model_at,
     recorded,
     serving,
@@ -29,9 +30,9 @@ from engine.config import parse_config
 from engine.egress.secrets import BoundSecret, Vault
 from engine.errors import Code, Problem
 from engine.models.calling import CalledModel, LateAnswer
-from engine.models.http import BoundedStream, Http
+from engine.models.http import Http, Reply
 from engine.models.retrying import pause_s, retry_after
-from engine.models.shapes import Answer, ModelFailed, Request, Stopped, Text, TextDelta, Tool, Usage, User
+from engine.models.shapes import Answer, Request, Stopped, Text, TextDelta, Tool, Usage, User, collected
 
 KEY = "sk-0123456789abcdef"
 GOOD = {"openai": recorded("openai"), "anthropic": recorded("anthropic")}
@@ -156,6 +157,23 @@ async def test_an_error_inside_a_stream_is_tried_again_while_nothing_was_used(ap
     async with serving(bad, GOOD[api]) as (server, url), model_at(url, api) as model:
         assert (await answered(model)).text == "Héllo 🎉"
         assert len(server.asked) == 2
+
+
+async def test_what_a_server_reported_of_an_answer_that_was_cut_is_counted_with_that_of_the_next_try() -> None:
+    cut = recorded("anthropic-half")
+    async with serving(cut, cut, GOOD["anthropic"]) as (server, url), model_at(url, "anthropic") as model:
+        heard: list[Usage] = []
+        with logged() as lines:
+            async with model.ask(HELLO, heard.append) as events:
+                usage = collected([event async for event in events]).usage
+        assert (len(server.asked), heard) == (3, [Usage(226, 200, 2)])
+        assert lines[0]["input_tokens"] == usage.input + 226
+    async with serving(cut) as (server, url), model_at(url, "anthropic", "retries = 0") as model:
+        heard.clear()
+        with pytest.raises(Problem, match="in the middle"):
+            async with model.ask(HELLO, heard.append):
+                raise AssertionError("an answer that was cut gave something")
+        assert heard == [Usage(113, 100, 1)]
 
 
 async def test_an_answer_of_which_something_was_used_is_not_asked_for_again() -> None:
@@ -332,22 +350,22 @@ async def test_a_certificate_that_is_not_valid_gets_no_key(certificate: tuple[Pa
 STALLS = '[[reply]]\ntext = "a text that is long enough to stall in the middle of it"\nfault = "stall"\n'
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 64])
-@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r", "\n\r\n"])
-async def test_the_bound_of_an_event_counts_from_the_last_one_however_the_bytes_are_cut(
-    monkeypatch: pytest.MonkeyPatch, size: int, end: str
-) -> None:
-    monkeypatch.setattr("engine.models.http.MAX_EVENT_BYTES", 40)
-    body = f"data: some{end}".encode() * 20
-    for more, fits in ((b"data: " + b"x" * 20, True), (b"data: " + b"x" * 40, False)):
-        whole = body + more
-        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
-        stream = BoundedStream(Pieces(pieces), 10_000)
-        try:
-            assert b"".join([piece async for piece in stream]) == whole
-            assert fits
-        except ModelFailed:
-            assert not fits
+async def test_a_request_goes_out_in_one_piece() -> None:
+    pieces: list[bytes] = []
+
+    async def answer(stream: trio.abc.Stream) -> None:
+        pieces.append(bytes(await stream.receive_some()))
+        await stream.send_all(GOOD["openai"])
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with model_at(url) as model:
+            assert (await answered(model)).text == "Héllo 🎉"
+        nursery.cancel_scope.cancel()
+    head, _, body = pieces[0].partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert json.loads(body)["stream"] is True
 
 
 # ---- leaving ---------------------------------------------------------------------------------------------------
@@ -360,7 +378,8 @@ async def test_a_caller_that_is_cancelled_drops_the_connection(api: str) -> None
         stub.heard = lambda line: left.set()
         with logged() as lines, trio.CancelScope() as scope:
             async with model.ask(HELLO) as events:
-                assert isinstance(await anext(events), TextDelta)
+                while not isinstance(await anext(events), TextDelta):
+                    pass
                 assert (stub.open, stub.left) == (1, 0)
                 scope.cancel()
                 await anext(events)
@@ -408,6 +427,30 @@ async def test_more_calls_than_at_once_wait_and_not_for_ever() -> None:
                     assert stub.requests == 1
                     nursery.cancel_scope.cancel()
             assert (await answered(model, Request([User((Text("next"),))]))).text == "fine"
+
+
+async def test_a_tenant_that_waits_for_slow_answers_keeps_half_of_the_places_for_others() -> None:
+    fine = Request([User((Text("next"),))])
+    async with stubbed(STALLS + '[[reply]]\nwhen = "next"\ntext = "fine"') as (stub, url):
+        text = (
+            f'[limits]\nqueue_timeout_s = 5\n[tenants]\nenabled = true\n[models.m]\napi = "openai"\nmodel = "x"\n'
+            f'url = "{url}/v1"\nat_once = 4\ntenants = ["*"]\n[models.own]\napi = "openai"\nmodel = "x"\n'
+            f'url = "{url}/v1"\nat_once = 4\ntenants = ["heavy"]\n'
+        )
+        async with configured(text) as models, trio.open_nursery() as nursery:
+            for name, begun in (("m", 2), ("own", 6)):
+                for _ in range(5):
+                    nursery.start_soon(answered, models.model(name, "heavy"), HELLO)
+                with trio.fail_after(5):
+                    while stub.requests < begun:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert stub.requests == begun
+            for tenant in ("light", "other"):
+                assert (await answered(models.model("m", tenant), fine)).text == "fine"
+            nursery.cancel_scope.cancel()
+        async with configured(text) as models:
+            assert (await answered(models.model("m", "heavy"), fine)).text == "fine"
 
 
 async def test_clients_that_do_not_answer_keep_no_turn_of_another_tenants_clients() -> None:
@@ -560,3 +603,56 @@ async def test_the_last_event_says_why_the_answer_stopped() -> None:
         async with model.ask(HELLO) as events:
             found = [event async for event in events]
         assert isinstance(found[-1], Stopped)
+
+
+async def test_pieces_of_one_byte_that_have_arrived_let_other_tasks_run() -> None:
+    """httpcore2 makes no checkpoint between chunks of one read: 10,000 of them held the event loop for 600 ms."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    pieces = [b"x"] * 10_000
+    reply = Reply(200, {}, in_pieces(pieces), len(pieces), "model.test")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        assert len(await reply.read(len(pieces) + 1)) == len(pieces)
+        nursery.cancel_scope.cancel()
+    assert turns > 100
+
+
+async def test_calls_side_by_side_all_learn_what_a_server_refuses() -> None:
+    """Each was sent before the first refusal: that another call has learnt it meanwhile made the others fail."""
+    refusal = http(json.dumps({"error": {"message": "unknown field max_completion_tokens"}}), 400, "application/json")
+    both = trio.Event()
+    waiting = 0
+
+    async def refuse(stream: trio.abc.Stream) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            both.set()
+        await both.wait()
+        await stream.send_all(refusal)
+
+    async with serving(refuse, refuse, GOOD["openai"]) as (_, url), model_at(url, "openai", "retries = 0") as model:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answered, model)
+            nursery.start_soon(answered, model)
+        await answered(model)
+
+
+async def test_a_refusal_that_quotes_a_request_changes_no_other_request() -> None:
+    """A tenant's text in the error took `stream_options` from all calls, and with it the usage that servers report."""
+    words = "bad text: 'stream_options max_completion_tokens response_format'"
+    refusal = http(json.dumps({"error": {"message": words}}), 400, "application/json")
+    answers = (refusal,) * 4 + (GOOD["openai"],)
+    async with serving(*answers) as (server, url), model_at(url, "openai", "retries = 0") as model:
+        await failed(model)
+        await answered(model)
+    assert len(server.asked) == 5
+    assert server.asked[-1].body["stream_options"] == {"include_usage": True}
+    assert "max_completion_tokens" in server.asked[-1].body

@@ -142,6 +142,21 @@ async def test_arguments_that_are_nested_too_deep_to_be_sent_again_are_none() ->
         assert orjson.dumps(anthropic.body(again, "m", 1))
 
 
+async def test_arguments_of_more_values_than_are_read_at_once_are_none_and_texts_do_not_count() -> None:
+    def calls(*arguments: str) -> bytes:
+        listed = [{"id": "c", "function": {"name": "search", "arguments": each}} for each in arguments]
+        choice = {"delta": {"tool_calls": listed}, "finish_reason": "stop"}
+        return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+
+    many, half = orjson.dumps({"a": [0] * 40_000}).decode(), orjson.dumps({"a": [0] * 6_000}).decode()
+    text = orjson.dumps({"a": "x, {[" * 20_000}).decode()
+    small = '{"a": 1}'
+    for raw, there in (((many, small), [0, 1]), ((half, half, text, small), [1, 0, 1, 1])):
+        found = collected(await read("openai", [calls(*raw)])).calls
+        assert [call.arguments is not None for call in found] == list(map(bool, there))
+        assert [call.raw for call in found] == list(raw)
+
+
 @pytest.mark.parametrize("reported", [10**15, 2**62, -(2**62)])
 async def test_no_report_of_usage_makes_sums_overflow(reported: int) -> None:
     body = orjson.dumps(
@@ -160,7 +175,7 @@ async def test_an_event_is_bounded_before_it_is_parsed() -> None:
     for pieces in ([b"data: "] + [b"x" * 65536] * 17, [b'data: {"a": "', b"x" * 1024 * 1024, b'"}\n\n']):
         with pytest.raises(ModelFailed, match="event of its answer is larger than 1048576 bytes"):
             await read("openai", pieces)
-    with pytest.raises(ModelFailed, match="more than 50000 values"):
+    with pytest.raises(ModelFailed, match="more than 10000 values"):
         await read("openai", [b"data: [" + b"[]," * 60_000 + b"1]\n\n"])
 
 

@@ -78,7 +78,9 @@ async def test_rest_has_documents_as_text_images_as_blocks_and_the_source_apart(
         assert asked.json()["result"]["messages"] == [greeting, {"role": "user", "content": "What?"}]
 
         look = (await client.post("/agents/look/prompt", json={})).json()
-        assert (look["system"], look["tools"]) == ("Look: of x", ["gone"])
+        assert (look["system"], look["tools"]) == ("Look: of x", [])
+        assert look["unavailable"] == (await client.get("/agents/look/source")).json()["unavailable"]
+        assert {"name": "gone", "reason": "there is no tool of this name"} in look["unavailable"]
         assert look["messages"] == [
             {
                 "role": "user",

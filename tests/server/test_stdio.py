@@ -21,7 +21,7 @@ import pytest
 import trio
 import trio.testing
 import warm_start
-from asking_support import EVERYTHING
+from asking_support import EVERYTHING, GetTask, OneTask, TaskResult, TasksExtension, TaskState
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
@@ -613,6 +613,72 @@ def test_the_official_client_lists_resolves_calls_hears_progress_and_cancels(
     assert answer == (revision, [(0.25, 1.0, "first"), (0.5, 1.0, "second")], ["Greet Ada."])
     log = (project / "err.txt").read_text()
     assert "a line of the script" in log
+    assert "Traceback" not in log
+
+
+DOCUMENT = """
+[agents.chatmd.teller]
+path = "teller.chatmd"
+[models.demo]
+api = "script"
+path = "demo.toml"
+"""
+REPLIES = """
+[[reply]]
+when = "long"
+delay_s = 2.3
+text = "At last."
+[[reply]]
+when = "never"
+delay_s = 60
+[[reply]]
+text = "Told."
+"""
+
+
+async def use_a_document(folder: Path) -> None:
+    """Its prompt, a run with progress, one that is cancelled, and one that becomes a task."""
+    told: list[tuple[float, str | None]] = []
+
+    async def progress(fraction: float, total: float | None, message: str | None) -> None:
+        told.append((fraction, message))
+
+    parameters = StdioServerParameters(command=COMMAND[0], args=list(COMMAND[1:]), cwd=folder, env=environment())
+    with (folder / "err.txt").open("w") as err:
+        async with Client(stdio_client(parameters, errlog=err), mode="auto", extensions=[TasksExtension()]) as client:
+            prompt = await client.get_prompt("teller", {"input": "Tell me."})
+            assert [message.content.text for message in prompt.messages] == ["You tell.", "Tell me."]  # type: ignore[union-attr]
+            assert (prompt.meta or {})["engine/chatmd"]["source"] == "<system>You tell.</system>"
+            called = await client.call_tool("teller", {"input": "Tell me."}, progress_callback=progress)
+            assert called.content[0].text == "Told."  # type: ignore[union-attr]
+            assert (called.meta or {})["engine/run"]["outcome"] == "ok"
+            assert [told[0], told[-1]] == [(0.0, "Starting agent"), (1.0, "Completed")]
+            running = anyio.Event()
+
+            async def begun(*_: Any) -> None:
+                running.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(client.call_tool, "teller", {"input": "never"}, progress_callback=begun))
+                await running.wait()
+                group.cancel_scope.cancel()
+            task = await client.session.call_tool("teller", {"input": "long"}, allow_claimed=True)
+            assert isinstance(task, TaskResult)
+            state = await client.session.send_request(GetTask(params=OneTask(task_id=task.task_id)), TaskState)
+            with anyio.fail_after(20):
+                while state.status == "working":
+                    await anyio.sleep(0.05)
+                    state = await client.session.send_request(GetTask(params=OneTask(task_id=task.task_id)), TaskState)
+            assert (state.status, (state.result or {})["content"][0]["text"]) == ("completed", "At last.")
+
+
+def test_a_document_is_a_prompt_a_tool_and_a_task_for_the_official_client(project: Path) -> None:
+    files = {"engine.toml": CONFIG + DOCUMENT, "demo.toml": REPLIES, "teller.chatmd": "<system>You tell.</system>"}
+    for name, text in files.items():
+        (project / name).write_text(text)
+    trio.run(use_a_document, project)
+    log = (project / "err.txt").read_text()
+    assert [line for line in log.splitlines() if "document ran" in line and "cancelled" in line]
     assert "Traceback" not in log
 
 

@@ -1,7 +1,5 @@
 """The rows of the table of aims that are of documents: their aims, and what measures them."""
 
-import statistics
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +9,8 @@ from typing import Any
 import trio
 
 from benchmarks.aims.chatmd import reading, running
-from benchmarks.aims.harness import Figures, of_all, ratio
+from benchmarks.aims.harness import Figures, compared, in_folder, of_all, p50s, ratio
 from benchmarks.aims.rows import Aim, Found
-from benchmarks.report.figures import percentile
 
 Part = tuple[Sequence[Aim], Callable[[], Sequence[Found]]]
 
@@ -43,15 +40,13 @@ TOOL_CPU = Aim(what="run of two turns and a tool, CPU", beside="openai-agents", 
 
 
 def _in_folder(measure: Callable[..., Awaitable[Any]], judge: Callable[..., list[Found]], *given: Any) -> list[Found]:
-    with tempfile.TemporaryDirectory(prefix="engine-bench-") as folder:
-        return judge(trio.run(measure, Path(folder), *given))
+    return judge(trio.run(in_folder, lambda folder: measure(folder, *given)))
 
 
 def turn_found(seen: Figures) -> list[Found]:
     """The row of a run of one turn, from the microseconds of its rounds."""
-    halves = [[percentile(turn, 0.5) for turn in seen[name]] for name in ("ours", "bare")]
     measured, beside = (_ms(of_all(seen[name], 0.5)) for name in ("ours", "bare"))
-    return [Found(aim=TURN, figure=ratio(*halves), measured=measured, beside=beside)]
+    return [Found(aim=TURN, figure=ratio(p50s(seen["ours"]), p50s(seen["bare"])), measured=measured, beside=beside)]
 
 
 def _beside_sdk(python: Path, runs: int, rounds: int) -> list[Found]:
@@ -62,14 +57,11 @@ def _beside_sdk(python: Path, runs: int, rounds: int) -> list[Found]:
 
 def tool_found(seen: dict[str, list[running.Turn]]) -> list[Found]:
     """The rows of a run with a tool, from the turns of both."""
-    found = []
-    for aim, figure in (
-        (TOOL_P50, lambda turn: percentile(turn.times_us, 0.5)), (TOOL_CPU, lambda turn: turn.cpu_us),
-    ):  # fmt: skip
-        ours, beside = ([figure(turn) for turn in turns] for turns in seen.values())
-        shown = [_ms(statistics.median(each)) for each in (ours, beside)]
-        found.append(Found(aim=aim, figure=ratio(ours, beside), measured=shown[0], beside=shown[1]))
-    return found
+    ours, theirs = seen.values()
+    return [
+        compared(TOOL_P50, p50s([turn.times_us for turn in ours]), p50s([turn.times_us for turn in theirs]), _ms),
+        compared(TOOL_CPU, [turn.cpu_us for turn in ours], [turn.cpu_us for turn in theirs], _ms),
+    ]
 
 
 def _waiting(many: int, runs: int, rounds: int) -> Part:
@@ -77,13 +69,9 @@ def _waiting(many: int, runs: int, rounds: int) -> Part:
     prompt = Aim(what=f"Lua prompt beside {many} runs that wait, p50", beside="none waiting", least=1.2)
 
     def judge(seen: Figures) -> list[Found]:
-        halves = [[percentile(turn, 0.5) for turn in seen[name]] for name in ("beside", "alone")]
-        sizes = [f"{statistics.median(seen[name]) / (1 << 20):.1f} MiB" for name in ("ours_bytes", "bare_bytes")]
-        times = [_ms(statistics.median(each)) for each in halves]
-        figure = ratio(seen["ours_bytes"], seen["bare_bytes"])
         return [
-            Found(aim=memory, figure=figure, measured=sizes[0], beside=sizes[1]),
-            Found(aim=prompt, figure=ratio(*halves), measured=times[0], beside=times[1]),
+            compared(memory, seen["ours_bytes"], seen["bare_bytes"], lambda size: f"{size / (1 << 20):.1f} MiB"),
+            compared(prompt, p50s(seen["beside"]), p50s(seen["alone"]), _ms),
         ]
 
     return (memory, prompt), lambda: _in_folder(running.waiting, judge, many, runs, rounds)
@@ -102,9 +90,7 @@ def _reading(size: float, rounds: int) -> Part:
 def _read(size: float, rounds: int, rate: Aim, twice: Aim) -> list[Found]:
     seen = reading.measure(size, rounds)
     ours, beside = ([size / taken for taken in seen[name]] for name in ("ours", "html.parser"))
-    amounts = [f"{statistics.median(each):.1f} MB/s" for each in (ours, beside)]
-    times = [f"{statistics.median(seen[name]):.2f} s" for name in ("twice", "ours")]
     return [
-        Found(aim=rate, figure=ratio(ours, beside), measured=amounts[0], beside=amounts[1]),
-        Found(aim=twice, figure=ratio(seen["twice"], seen["ours"]), measured=times[0], beside=times[1]),
+        compared(rate, ours, beside, "{:.1f} MB/s".format),
+        compared(twice, seen["twice"], seen["ours"], "{:.2f} s".format),
     ]

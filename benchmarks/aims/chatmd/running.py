@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -184,59 +184,37 @@ async def two_turns(folder: Path, python: Path, count: int, rounds: int) -> dict
 
         async def ours() -> Turn:
             one = partial(run, client, "weather-expert", agents_sdk.QUESTION)
-            await harness.timed(one, 5, 0)
-            before = harness.tree_cpu_s(here.engine.pid)
-            times = await harness.timed(one, count, 0)
-            return Turn(times, (harness.tree_cpu_s(here.engine.pid) - before) / count * 1e6)
+            return await turn(here.engine.pid, lambda count: harness.timed(one, count, 0))
 
         async def theirs() -> Turn:
-            await sdk.ask(5)
-            before = harness.tree_cpu_s(sdk.process.pid)
-            times = await sdk.ask(count)
-            return Turn(times, (harness.tree_cpu_s(sdk.process.pid) - before) / count * 1e6)
+            async def ask(count: int) -> list[float]:
+                return list(json.loads(await _ask(sdk, count)))
+
+            return await turn(sdk.pid, ask)
+
+        async def turn(pid: int, run: Callable[[int], Awaitable[list[float]]]) -> Turn:
+            await run(5)
+            before = harness.tree_cpu_s(pid)
+            times = await run(count)
+            return Turn(times, (harness.tree_cpu_s(pid) - before) / count * 1e6)
 
         return await harness.take_turns({"ours": ours, "openai-agents": theirs}, rounds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """A process that answers each line with a line."""
-
-    process: trio.Process
-
-    async def ask(self, count: int) -> list[float]:
-        assert self.process.stdin is not None
-        await self.process.stdin.send_all(f"{count}\n".encode())
-        found: list[float] = json.loads(await self.line())
-        return found
-
-    async def line(self) -> bytes:
-        assert self.process.stdout is not None
-        said = b""
-        with trio.fail_after(_OPENED_S):
-            while not said.endswith(b"\n"):
-                if not (data := await self.process.stdout.receive_some()):
-                    raise RuntimeError("the program ended; its log says why")
-                said += data
-        return said
+async def _ask(program: harness.Child, count: int) -> bytes:
+    """The line that a program answers a number with."""
+    await program.stdin.send_all(f"{count}\n".encode())
+    return await program.line(_OPENED_S)
 
 
 @asynccontextmanager
-async def _program(*command: str) -> AsyncIterator[_Program]:
+async def _program(*command: str) -> AsyncIterator[harness.Child]:
     """The program, once it says that it is ready. It is killed at the end of the block."""
     # A path to our packages would hide another one of the name `agents`.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    process = await trio.lowlevel.open_process(
-        command, cwd=harness.ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        program = _Program(process)
-        await program.line()
+    async with harness.child(*command, env=env) as program:
+        await program.line(_OPENED_S)
         yield program
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):  # safe to shield: SIGKILL cannot be refused
-            await process.wait()
 
 
 def has_sdk(python: Path) -> bool:
@@ -246,7 +224,7 @@ def has_sdk(python: Path) -> bool:
 
 
 @asynccontextmanager
-async def _sdk(python: Path, url: str) -> AsyncIterator[_Program]:
+async def _sdk(python: Path, url: str) -> AsyncIterator[harness.Child]:
     async with _program(str(python), str(Path(agents_sdk.__file__)), url) as program:
         yield program
 
@@ -277,11 +255,9 @@ async def waiting(folder: Path, many: int, count: int, rounds: int) -> Figures:
                 found["beside"].append(await harness.timed(prompt, count, count))
             command = [sys.executable, "-m", "benchmarks.aims.chatmd.bare_streams", path]
             async with _program(*command) as bare:
-                before = _bytes(bare.process.pid)
-                assert bare.process.stdin is not None
-                await bare.process.stdin.send_all(f"{many}\n".encode())
-                await bare.line()
-                found["bare_bytes"].append(_bytes(bare.process.pid) - before)
+                before = _bytes(bare.pid)
+                await _ask(bare, many)
+                found["bare_bytes"].append(_bytes(bare.pid) - before)
             await _settled(here, 0)
         client.close()
     return found

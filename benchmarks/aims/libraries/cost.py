@@ -8,7 +8,7 @@ turns, round by round. The aim of `regex` is at most 1.3 times one host call, or
 
 import argparse
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import re2
@@ -16,13 +16,11 @@ import trio
 
 from benchmarks.aims import harness
 from benchmarks.aims.harness import Figures
-from benchmarks.aims.host_calls import CALLS, WARM_UP, Query, echo
-from benchmarks.report.figures import percentile
+from benchmarks.aims.host_calls import CALLS, Query, a_call, about, branches, calling, echo, median_us, row_of
+from benchmarks.aims.job import Run
 from engine.bridge import HostFunction
 from engine.config import Config, SandboxConfig
 from engine.engine import open_engine
-from engine.run import RunRequest, Script
-from engine.tenant import DEFAULT_TENANT
 
 AIM, BARE_AIM = 1.3, 3.0
 LINE = "2024-05-01 ERROR payments-api: timeout after 30s (id=7f3a), and then some text up to a hundred bytes"
@@ -50,45 +48,25 @@ BARE: dict[str, Callable[[], object]] = {
 }
 
 
-def script() -> Script:
-    """An agent that makes the calls of one row, by its number; 0 makes none."""
-    branches = "".join(
-        f"if row == {number} then for _ = 1, {CALLS} do {call} end end\n"
-        for number, call in enumerate(ROWS.values(), 1)
-    )
-    source = f"agent = {{}}\nfunction agent.resolve(row, line, context)\n{branches}return 1\nend\n"
-    return Script.from_source("libraries.lua", source.encode())
+# An agent that makes the calls of one row, by its number; 0 makes none.
+AGENT = f"agent = {{}}\nfunction agent.resolve(row, line, context)\n{branches(ROWS.values())}\nreturn 1\nend\n"
 
 
 async def measure(runs: int, rounds: int) -> Figures:
     """Medians of the rounds, in microseconds a call."""
     config = Config(sandbox=SandboxConfig(workers=1, reserve=1))
     async with open_engine(config, [HostFunction("context.search", Query, echo)]) as engine:
-        made, limits = script(), engine.limits_for({}, DEFAULT_TENANT)
-
-        async def run(row: int) -> None:
-            result = await engine.execute(
-                RunRequest(
-                    tenant=DEFAULT_TENANT, name="libraries", script=made, root="agent", method="resolve",
-                    args=(row, LINE), limits=limits, grants=frozenset({"context.search"}),
-                )
-            )  # fmt: skip
-            assert result.failure is None, result.failure
-
-        async def median_us(run: Callable[[], Awaitable[None]]) -> float:
-            return percentile(await harness.timed(run, -(-runs // rounds), WARM_UP), 0.5)
-
-        rows = {name: partial(median_us, partial(run, number)) for number, name in enumerate(("idle", *ROWS))}
-        bare = {f"bare {name}": partial(median_us, partial(_calls, call)) for name, call in BARE.items()}
-        seen = await harness.take_turns({**rows, **bare}, rounds)
-    us = {name: [(one - idle) / CALLS for one, idle in zip(seen[name], seen["idle"], strict=True)] for name in ROWS}
-    beside = us["host call"]
+        run = calling(engine, AGENT)
+        rows = {name: partial(run, number, LINE) for number, name in enumerate(("idle", *ROWS))}
+        bare = {f"bare {name}": partial(_calls, call) for name, call in BARE.items()}
+        everything: dict[str, Run] = {**rows, **bare}
+        turns = {name: median_us(each, runs, rounds) for name, each in everything.items()}
+        seen = await harness.take_turns(turns, rounds)
+    us = a_call(seen, ROWS)
     return {
         "rows": [
             {
-                "row": name,
-                **harness.spread("us", taken, 2),
-                **harness.spread("ratio", harness.ratios(taken, beside), 3),
+                **row_of(name, taken, us["host call"], 2),
                 "bare_us": round(statistics.median(seen[f"bare {name}"]) / CALLS, 2) if name in BARE else None,
             }
             for name, taken in us.items()
@@ -111,11 +89,7 @@ COLUMNS: tuple[harness.Column, ...] = (
 
 def report(result: Figures) -> str:
     """The result as text."""
-    about = (
-        f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
-        f"time; {WARM_UP} runs before each turn are not counted",
-    )
-    return harness.report_of(result, about, COLUMNS)
+    return harness.report_of(result, [about(result)], COLUMNS)
 
 
 def main() -> None:

@@ -21,15 +21,13 @@ import trio
 
 from benchmarks.aims import harness
 from benchmarks.aims.harness import Figures
-from benchmarks.aims.host_calls import CALLS, WARM_UP
+from benchmarks.aims.host_calls import a_call, about, branches, calling, median_us, row_of
 from benchmarks.aims.job import BODY
-from benchmarks.report.figures import percentile
 from engine.bridge import knowledge, kv
 from engine.bridge.families import Host
 from engine.config import Config, SandboxConfig
 from engine.engine import Engine, open_engine
-from engine.run import Authority, RunRequest, Script
-from engine.tenant import DEFAULT_TENANT
+from engine.run import Authority
 from knowledge.access import EVERYTHING
 from knowledge.sqlite.store import open_store
 from knowledge.store import Batch, NewDocument
@@ -65,18 +63,19 @@ print(count / (time.perf_counter() - began))
 WRITE_S = 1.0
 
 
-def script() -> Script:
-    """An agent that makes the calls of one row, by its number; 0 makes none. Row -1 sets keys side by side."""
-    branches = "".join(
-        f"if row == {number} then for i = 1, {CALLS} do local _ = {call} end end\n"
-        for number, call in enumerate(ROWS.values(), 1)
-    )
-    side = (
-        f"if row == -1 then local fs = {{}}\nfor i = 1, {SIDE_BY_SIDE} do\n"
-        "fs[i] = function() kv.set('k' .. i, body) end end\ncontext.parallel(fs) end\n"
-    )
-    source = f"agent = {{}}\nfunction agent.resolve(row, id, body, context)\n{branches}{side}return 1\nend\n"
-    return Script.from_source("kv.lua", source.encode())
+# An agent that makes the calls of one row, by its number; 0 makes none. Row -1 sets keys side by side.
+AGENT = f"""
+agent = {{}}
+function agent.resolve(row, id, body, context)
+{branches(ROWS.values())}
+if row == -1 then
+    local fs = {{}}
+    for i = 1, {SIDE_BY_SIDE} do fs[i] = function() kv.set('k' .. i, body) end end
+    context.parallel(fs)
+end
+return 1
+end
+"""
 
 
 @asynccontextmanager
@@ -102,20 +101,7 @@ async def measure(runs: int, rounds: int) -> Figures:
     with tempfile.TemporaryDirectory(prefix="kv-bench-") as name:
         folder = Path(name)
         async with opened(folder) as (engine, document):
-            made, limits = script(), engine.limits_for({}, DEFAULT_TENANT)
-
-            async def run(row: int) -> None:
-                result = await engine.execute(
-                    RunRequest(
-                        tenant=DEFAULT_TENANT, name="kv", script=made, root="agent", method="resolve",
-                        args=(row, document, BODY), limits=limits, grants=engine.host_calls,
-                        authority=Authority(kv="agent:kv"),
-                    )
-                )  # fmt: skip
-                assert result.failure is None, result.failure
-
-            async def median_us(run: Callable[[], Awaitable[None]]) -> float:
-                return percentile(await harness.timed(run, -(-runs // rounds), WARM_UP), 0.5)
+            run = calling(engine, AGENT, authority=Authority(kv="agent:kv"))
 
             async def sets_a_second() -> float:
                 began, count = time.perf_counter(), 0
@@ -125,7 +111,7 @@ async def measure(runs: int, rounds: int) -> Figures:
 
                 async def one() -> None:
                     nonlocal count
-                    await run(-1)
+                    await run(-1, document, BODY)
                     count += SIDE_BY_SIDE
 
                 await harness.in_flight(one, AT_ONCE, more)
@@ -135,18 +121,15 @@ async def measure(runs: int, rounds: int) -> Figures:
                 command = [sys.executable, "-c", BARE, str(folder / "bare.sqlite"), str(WRITE_S), BODY]
                 return float((await trio.run_process(command, capture_stdout=True)).stdout)
 
-            await run(4)
+            await run(4, document, BODY)
             rows: dict[str, Callable[[], Awaitable[float]]] = {
-                name: partial(median_us, partial(run, number)) for number, name in enumerate(("idle", *ROWS))
+                name: median_us(partial(run, number, document, BODY), runs, rounds)
+                for number, name in enumerate(("idle", *ROWS))
             }
             seen = await harness.take_turns({**rows, "sets": sets_a_second, "bare": bare_a_second}, rounds)
-    us = {name: [(one - idle) / CALLS for one, idle in zip(seen[name], seen["idle"], strict=True)] for name in ROWS}
-    beside = us["context.get"]
+    us = a_call(seen, ROWS)
     return {
-        "rows": [
-            {"row": name, **harness.spread("us", taken, 1), **harness.spread("ratio", harness.ratios(taken, beside), 2)}
-            for name, taken in us.items()
-        ],
+        "rows": [row_of(name, taken, us["context.get"]) for name, taken in us.items()],
         "sets_per_s": round(statistics.median(seen["sets"])),
         "bare_per_s": round(statistics.median(seen["bare"])),
         **harness.spread("sets_ratio", harness.ratios(seen["sets"], seen["bare"]), 2),
@@ -161,14 +144,13 @@ COLUMNS: tuple[harness.Column, ...] = (
 
 def report(result: Figures) -> str:
     """The result as text."""
-    about = (
-        f"{result['runs']} runs a row in {result['rounds']} interleaved rounds, {CALLS} calls a run, one run at a "
-        f"time; {WARM_UP} runs before each turn are not counted",
+    lines = (
+        about(result),
         f"kv.set, {AT_ONCE} runs at once: {result['sets_per_s']:,} a second; bare apsw: {result['bare_per_s']:,}; "
         f"{result['sets_ratio']:.2f} of it ({result['sets_ratio_min']:.2f}..{result['sets_ratio_max']:.2f}), aim >= "
         f"{SET_AIM:g}",
     )
-    return harness.report_of(result, about, COLUMNS)
+    return harness.report_of(result, lines, COLUMNS)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from engine.embedders import installed, open_embedders
 from knowledge.embedding import minilm
 from knowledge.embedding.arrays import np
 from knowledge.embedding.sentence import BEGIN, END
-from knowledge.embedding.windows import windows
+from knowledge.embedding.windows import parts, window
 from knowledge.embedding.wordpiece import WordPiece
 from sandbox.wire.embedding import MAX_PIECES
 
@@ -24,7 +24,8 @@ def is_installed() -> bool:
 
 async def measure(texts: int, rounds: int) -> Figures:
     """`ours` and `bare`: texts for each second of CPU time, of all processes, in each round."""
-    asked = [text for page in pages(-(-texts // 10)) for chunk in page.chunks for text in windows(chunk, page.title)]
+    chunks = [(chunk, page.title) for page in pages(-(-texts // 10)) for chunk in page.chunks]
+    asked = [window(part, title) for chunk, title in chunks for part in parts(chunk, title)]
     del asked[texts:]
     run = _session()
     words = WordPiece(minilm.vocabulary())

@@ -27,6 +27,9 @@ async def measure(folder: Path, windows: int, asked: int, rounds: int) -> Figure
             await store.apply(Batch(source="filesystem:many", upserts=upserts))
         model = await store.model_number(bare.DrawnEmbedder.model)
     documents, matrix = bare.fill_windows(library.store, model, windows)
+    async with library.opened() as store:  # lists are made in a thread
+        await ask(store, library.asked[:1], "semantic")
+        await store.near.wait()
     seen: dict[str, list[list[float]]] = {"ours": [], "bare": []}
     for row in in_turns(tuple(seen), rounds):
         if row == "bare":

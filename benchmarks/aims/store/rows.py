@@ -1,7 +1,6 @@
 """The rows of the table of aims that are of the store: their aims, and what measures them."""
 
 import statistics
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.aims.harness import Figures, of_all, ratio
+from benchmarks.aims.harness import Figures, compared, in_folder, of_all, p50s
 from benchmarks.aims.rows import Aim, Found
 from benchmarks.aims.store import embedding, files, library, million, searches, served
 from benchmarks.report.figures import percentile
@@ -71,23 +70,22 @@ def _searched(sizes: Sizes, rounds: int) -> Part:
 
     async def measure(folder: Path) -> list[Found]:
         made = await library.filled(folder, sizes.chunks, sizes.asked)
-        rates = [[made.megabytes / taken for taken in each] for each in (made.ours_s, made.bare_s)]
-        found = [Found(aim=filling, figure=ratio(*rates), measured=_mb_s(rates[0]), beside=_mb_s(rates[1]))]
+        ours, beside = ([made.megabytes / taken for taken in each] for each in (made.ours_s, made.bare_s))
+        found = [compared(filling, ours, beside, "{:.1f} MB/s".format)]
         seen = await searches.search(made, rounds)
-        halves = {name: [percentile(taken, 0.5) for taken in turns] for name, turns in seen.items()}
+        halves = {name: p50s(turns) for name, turns in seen.items()}
         both = [sum(pair) for pair in zip(halves["keyword"], halves["semantic"], strict=True)]
-        for aim, ours, beside in (
-            (p50, halves["keyword"], halves["bare words"]),
-            (semantic, halves["semantic"], halves["bare vectors"]),
-            (hybrid, halves["hybrid"], both),
-        ):
-            found.append(Found(aim=aim, figure=ratio(ours, beside), measured=_ms(ours), beside=_ms(beside)))
-        slow, bare_slow = (of_all(seen[name], 0.99) for name in ("keyword", "bare words"))
-        found.insert(2, Found(aim=p99, figure=slow / bare_slow, measured=_ms([slow]), beside=_ms([bare_slow])))
+        slow, bare_slow = ([of_all(seen[name], 0.99)] for name in ("keyword", "bare words"))
+        found += [
+            compared(p50, halves["keyword"], halves["bare words"], _ms),
+            compared(p99, slow, bare_slow, _ms),
+            compared(semantic, halves["semantic"], halves["bare vectors"], _ms),
+            compared(hybrid, halves["hybrid"], both, _ms),
+        ]
         for mode, aim in first.items():
             pair = await searches.first(made, "semantic" if mode == "semantic" else "keyword", min(30, sizes.asked))
-            figure = statistics.median(pair[0]) / statistics.median(pair[1])
-            found.append(Found(aim=aim, figure=figure, measured=_ms(pair[0]), beside=_ms(pair[1])))
+            once, again = ([statistics.median(each)] for each in pair)
+            found.append(compared(aim, once, again, _ms))
         return found
 
     return aims, partial(_in_folder, measure)
@@ -99,11 +97,10 @@ def _of_files(sizes: Sizes, rounds: int) -> Part:
 
     async def measure(folder: Path) -> list[Found]:
         seen = await files.measure(folder, sizes.files, rounds)
-        amounts = [_ms([1e6 * taken for taken in seen[name]]) for name in ("ours", "bare")]
         many, few = seen["many"], seen["few"]
         return [
-            Found(aim=unchanged, figure=ratio(seen["ours"], seen["bare"]), measured=amounts[0], beside=amounts[1]),
-            Found(aim=memory, figure=many / few, measured=f"{many:.0f} MiB", beside=f"{few:.0f} MiB"),
+            compared(unchanged, seen["ours"], seen["bare"], lambda taken: _ms(1e6 * taken)),
+            compared(memory, [many], [few], "{:.0f} MiB".format),
         ]
 
     return (unchanged, memory), partial(_in_folder, measure)
@@ -114,8 +111,8 @@ def _beside_sync(sizes: Sizes) -> Part:
 
     async def measure(folder: Path) -> list[Found]:
         seen = await served.beside_sync(folder, sizes.changed)
-        busy, quiet = (1e6 * percentile(seen[name], 0.99) for name in ("busy", "quiet"))
-        return [Found(aim=aim, figure=busy / quiet, measured=_ms([busy]), beside=_ms([quiet]))]
+        busy, quiet = ([1e6 * percentile(seen[name], 0.99)] for name in ("busy", "quiet"))
+        return [compared(aim, busy, quiet, _ms)]
 
     return (aim,), partial(_in_folder, measure)
 
@@ -132,8 +129,7 @@ def _idle(sizes: Sizes, rounds: int) -> Part:
                 one = folder / f"{number}-{stores}"
                 one.mkdir()
                 taken.append(await served.idle(one, sizes.tenants, stores))
-        amounts = [f"{statistics.median(taken):.0f} MB" for taken in seen.values()]
-        return [Found(aim=aim, figure=ratio(seen[True], seen[False]), measured=amounts[0], beside=amounts[1])]
+        return [compared(aim, seen[True], seen[False], "{:.0f} MB".format)]
 
     return (aim,), partial(_in_folder, measure)
 
@@ -145,11 +141,7 @@ def _million(sizes: Sizes, rounds: int) -> Part:
 
     async def measure(folder: Path) -> list[Found]:
         seen: Figures = await million.measure(folder, sizes.windows, sizes.asked, rounds)
-        halves = [[percentile(taken, 0.5) for taken in seen[name]] for name in ("ours", "bare")]
-        return [
-            Found(aim=time, figure=ratio(*halves), measured=_ms(halves[0]), beside=_ms(halves[1])),
-            Found(aim=recall, figure=seen["recall"]),
-        ]
+        return [compared(time, p50s(seen["ours"]), p50s(seen["bare"]), _ms), Found(aim=recall, figure=seen["recall"])]
 
     return (time, recall), partial(_in_folder, measure)
 
@@ -163,22 +155,14 @@ def _embedding(sizes: Sizes, rounds: int) -> Part:
         if not embedding.is_installed():
             return [Found(aim=aim, why="the model is not installed (the extra `embedding`)")]
         seen = trio.run(embedding.measure, sizes.texts, rounds)
-        amounts = [f"{statistics.median(seen[name]):.1f}/s" for name in ("ours", "bare")]
-        figure = ratio(seen["ours"], seen["bare"])
-        return [Found(aim=aim, figure=figure, measured=amounts[0], beside=amounts[1])]
+        return [compared(aim, seen["ours"], seen["bare"], "{:.1f}/s".format)]
 
     return (aim,), measure
 
 
 def _in_folder(measure: Callable[[Path], Awaitable[Sequence[Found]]]) -> Sequence[Found]:
-    with tempfile.TemporaryDirectory(prefix="store-bench-") as folder:
-        return trio.run(measure, Path(folder))
+    return trio.run(in_folder, measure)
 
 
-def _ms(taken_us: Sequence[float]) -> str:
-    us = statistics.median(taken_us)
+def _ms(us: float) -> str:
     return f"{us / 1e3:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
-
-
-def _mb_s(rates: Sequence[float]) -> str:
-    return f"{statistics.median(rates):.1f} MB/s"

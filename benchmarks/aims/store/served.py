@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import trio
 
-from benchmarks.aims.harness import Figures, Server, serving
+from benchmarks.aims.harness import Figures, serving, tree_mb
 from benchmarks.aims.idle_tenants import fill
 from benchmarks.aims.store.corpus import questions, small_pages
 from benchmarks.aims.store.files import synchronised
@@ -126,9 +125,4 @@ async def idle(folder: Path, tenants: int, stores: bool) -> float:
         answer = await client.request("GET", "/tools/sources", b"", [("x-api-key", key)])
         client.close()
         assert answer.status == 200, answer
-        return _memory(server)
-
-
-def _memory(server: Server) -> float:
-    family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-    return float(sum(each.memory_full_info().pss for each in family) / 1e6)
+        return tree_mb(server.pid)

@@ -97,9 +97,12 @@ async def test_files_addresses_and_stored_calls_have_their_places_in_a_prompt(pr
         resolved = await service.resolve("a", {}, CALL)
         encoded = base64.b64encode(PIXEL).decode()
         image = ImageBlock(data=encoded, mime_type="image/png")
+        assert [each for each in service.warnings if "tool-unavailable: nothing" in each] == [
+            "agents.chatmd.a: tool-unavailable: nothing, for the tenant 'default': there is no tool of this name"
+        ]
         link = LinkBlock(uri="https://ok.example/q.gif", name="https://ok.example/q.gif", mime_type="image/gif")
         assert resolved.prompt.system == "From b.\n\nNow: "
-        assert resolved.prompt.tools == ("search", "nothing")
+        assert resolved.prompt.tools == ("search",)
         assert resolved.prompt.messages == (
             BlockMessage(role="user", content="", blocks=(image,)),
             BlockMessage(
@@ -140,9 +143,52 @@ tenants = ["acme"]
     async with opened() as service:
         found = service.source(DEFAULT_TENANT, "a")["unavailable"]
         assert [each["name"] for each in found] == ["x", "y", unknown]
+        warned = [each for each in service.warnings if "tool-unavailable" in each]
+        assert warned == [
+            f"agents.chatmd.a: tool-unavailable: {each['name']}, for the tenant 'default': {each['reason']}"
+            for each in found
+        ]
         assert {each["reason"] for each in found} == {
             "its address is not the url of an [mcp_servers.NAME] that the tenant has"
         }
+
+
+PAGE = "<html><nav>menu</nav><h1>Caf\u00e9</h1><p>a <b>bold</b> <a href='x.md'>link</a></p><script>f()</script>"
+MARKED, BARE = "# Caf\u00e9\n\na **bold** [link](x.md)", "Caf\u00e9\n\na bold link"
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "text"),
+    [("markdown", PAGE, MARKED), ("strip", PAGE, BARE), ("strip markdown", PAGE, BARE), ("", PAGE, PAGE),
+     ("markdown", "<b>1</b>", "<b>1</b>")],
+)  # fmt: skip
+async def test_a_page_is_converted_where_its_flags_ask_for_it(
+    project: Project, opened: Open, flags: str, file: str, text: str
+) -> None:
+    put(project, a_chatmd=f'<user><doc src="p.txt" local {flags}/></user>', p_txt=file)
+    project.configure(one())
+    async with opened() as service:
+        assert service.source(DEFAULT_TENANT, "a")["unavailable"] == []
+        assert (await service.resolve("a", {}, CALL)).prompt.messages[0].content == text
+
+
+async def test_a_page_that_cannot_be_converted_stays_as_it_is_and_one_of_too_much_text_is_an_error(
+    project: Project, opened: Open
+) -> None:
+    put(project, a_chatmd='<user><doc src="p.html" local markdown/></user>', p_html="<nav>menu</nav>")
+    project.configure(one())
+    async with opened() as service:
+        why = "markdown has no effect, HTML stays as it is: no text"
+        assert service.source(DEFAULT_TENANT, "a")["unavailable"] == [{"name": "doc p.html", "reason": why}]
+        assert [each for each in service.warnings if f'<doc src="p.html">: {why}' in each]
+        assert (await service.resolve("a", {}, CALL)).prompt.messages[0].content == "<nav>menu</nav>"
+    put(project, p_html="<ul><li>x" * 60)  # each is indented by more than the one before
+    project.configure(one() + "[agents.chatmd.a.limits]\nfs_bytes = 1000\n")
+    async with opened() as service:
+        (failure,) = service.failures
+        assert failure.message.endswith(
+            'too-large: a.chatmd:1:7: <doc src="p.html">: its text has more than 1000 bytes'
+        )
 
 
 async def test_parameters_are_arguments_that_stand_for_their_placeholders(project: Project, opened: Open) -> None:

@@ -93,6 +93,29 @@ async def test_a_published_document_is_a_prompt_and_a_tool_with_the_model_that_w
         assert await prompt(service) == ("Be brief.", "Read It rains.")
 
 
+async def test_whether_a_published_document_can_run_follows_the_models(configured: Project, opened: Open) -> None:
+    async with opened() as service:
+        await publish(service, document())
+        await publish(service, document("2", grants={"models": ["large"]}))
+        await approve(service, "2")
+
+        async def described() -> str:
+            async with service.published(DEFAULT_TENANT):
+                tools = {tool.name: tool.description for tool in service.list_tools(DEFAULT_TENANT)}
+            return tools["rain"]
+
+        config = service.loaded.config
+        without = config.model_copy(update={"models": type(config.models)()})
+        assert "It cannot run" not in await described()
+        service.means.models.use(without)
+        assert "It cannot run: it was granted no model of yours (grants.models)." in await described()
+        async with problem(Code.UNAVAILABLE, "cannot run"):
+            await asked(service)
+        service.means.models.use(config)
+        assert "It cannot run" not in await described()
+        assert await asked(service) == "says large"
+
+
 # main, more files, key of config -> what the refusal says
 REFUSED: dict[str, tuple[str, dict[str, str], dict[str, Any], str]] = {
     "unclosed": ("<user>a</user>\n  <system>b", {}, {}, "unclosed: main.chatmd:2:3: "),

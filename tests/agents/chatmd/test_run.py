@@ -166,7 +166,7 @@ def test_what_cannot_be_called_goes_back_to_the_model() -> None:
     assert played.refused == [
         "there is no tool 'serch'; did you mean 'search'?",
         "there is no tool 'nothing-like-it'; the tools are: search",
-        "search: its arguments must be a JSON object of at most 128 levels",
+        "search: its arguments must be a JSON object of at most 128 levels and 10,000 values",
     ]
     answers = [each for each in played.requests[1].messages if isinstance(each, ToolResult)]
     assert [each.failed for each in answers] == [True, True, True, False]

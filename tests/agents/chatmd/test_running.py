@@ -123,7 +123,7 @@ async def test_what_a_tool_refuses_goes_back_to_the_model(served: Any) -> None:
     assert "no such text" in results[0]
     assert "parameter 'text' must be of type 'string', got integer" in results[1]
     assert results[2:] == [
-        "shout: its arguments must be a JSON object of at most 128 levels",
+        "shout: its arguments must be a JSON object of at most 128 levels and 10,000 values",
         "there is no tool 'nothing'; the tools are: shout",
         "there is no tool 'search'; the tools are: shout",  # the entry leaves it out
     ]
@@ -188,7 +188,7 @@ async def test_a_model_that_calls_for_ever_ends_in_its_limit_and_the_next_run_wo
     ) as service:
         tool(service, program(tools=(SHOUTS,)), entry(limits={"model_turns": 3}))
         call, reports = heard()
-        async with problem(Code.MODEL_LIMIT, "agent 'helper'", "limits.model_turns"):
+        async with problem(Code.MODEL_LIMIT, "agent 'helper'", "its 3 turns are used up", "limits.model_turns"):
             await service.call_tool("helper", ASKED, call)
         assert reports[-1] == (1, "Failed")
         with pytest.raises(Problem) as raised:

@@ -137,6 +137,33 @@ async def test_a_model_that_thinks_until_its_time_is_over_uses_up_what_was_reser
         assert spending.used(DEFAULT_TENANT)["cost_usd_per_day"] < 0.1
 
 
+async def test_the_input_that_a_server_reports_of_answers_without_a_text_is_in_the_figures_of_the_run(
+    served: Serve,
+) -> None:
+    started = '{"type":"message_start","message":{"usage":{"input_tokens":500,"output_tokens":1}}}'
+    whole = (
+        '{"type":"message","content":[{"type":"text","text":"fine"}],"stop_reason":"end_turn",'
+        '"usage":{"input_tokens":500,"output_tokens":2}}'
+    )
+    cut, good = http(f"data: {started}\n\n"), http(whole, kind="application/json")
+    wire = '[models.cut]\napi = "anthropic"\nmodel = "m"\nurl = "{url}"\nprice = { input = 2, output = 10 }\n'
+    async with serving(cut, good, cut) as (server, url):
+        async with served(url, wire.replace("{url}", url) + "retries = 1\n") as service:
+            document = tool(service, program(said("system", "You are kind.")), entry(model="cut"))
+            run = (await document.execute(ASKED, CALL)).model_run
+            assert run is not None
+            assert (run.input_tokens, run.output_tokens, run.turns, run.estimated) == (1000, 3, 1, False)
+            assert run.cost_usd == 0.00203
+            with pytest.raises(Problem) as caught:
+                await document.execute(ASKED, CALL)
+            assert caught.value.code is Code.MODEL_ERROR
+            assert caught.value.run is not None
+            assert caught.value.run["input_tokens"] == 1000
+            total = report(await service.usage.sums_of(DEFAULT_TENANT.id))["total"]
+            assert (total["input_tokens"], total["model_calls"]) == (2000, 1)
+        assert len(server.asked) == 4
+
+
 async def test_a_caller_that_leaves_in_the_middle_of_an_answer_closes_the_connection_to_the_model(
     served: Serve,
 ) -> None:

@@ -67,6 +67,36 @@ async def test_a_piece_of_a_long_line_and_an_offset_inside_of_a_character_give_w
     assert (code, said) == (Code.BAD_REQUEST, f"offset: 'line' has only {3 * READ_BYTES:,} bytes")
 
 
+async def test_other_documents_of_the_folder_and_their_keys_are_neither_read_nor_listed(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in (
+        "mine.chatmd",
+        "mine.toml",
+        "part.chatmd",
+        "theirs.chatmd",
+        "theirs.toml",
+        "plain.toml",
+        "a.md",
+        "upper.CHATMD",
+        "upper.toml",
+    ):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "sub/theirs.chatmd").write_text("hidden")
+    (tmp_path / "link.chatmd").symlink_to(tmp_path / "a.md")
+    own = frozenset({tmp_path / "mine.chatmd", tmp_path / "part.chatmd"})
+    bounds = FileBounds(1_000, str(tmp_path), own=own)
+    (read,), (listed,) = file_tools(READ, bounds), file_tools(LIST, bounds)
+    for name in ("mine.chatmd", "mine.toml", "part.chatmd", "plain.toml", "a.md"):
+        assert await read.call({"file": name}, CALL) == name
+    for name in ("theirs.chatmd", "theirs.toml", "./theirs.chatmd", "sub/theirs.chatmd", "gone.chatmd", "upper.toml"):
+        code, said = await refused(read, file=name)
+        assert (code, said) == (Code.BAD_REQUEST, f"'{name}' belongs to another document, which is not read")
+    names = [line.split("  ")[0] for line in (await listed.call({}, CALL)).splitlines()]
+    assert names == ["a.md", "mine.chatmd", "mine.toml", "part.chatmd", "plain.toml", "sub/"]
+    assert await listed.call({"path": "sub"}, CALL) == "[no files]"
+    assert await tool(tmp_path).call({"file": "theirs.chatmd"}, CALL) == "theirs.chatmd"  # of a folder of its own
+
+
 async def test_what_is_no_readable_file_is_refused_without_a_path_of_the_host(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
