@@ -453,6 +453,7 @@ local function main()
             given[1], given[2], count = given[2], nil, 1
         else
             context = build_context(config, tools)
+            if method == "on_messages" then context.team = library("team") end
         end
         if caller then context.caller = caller end
         if method == "complete" then            -- the last one becomes context.arguments: the arguments typed so far
