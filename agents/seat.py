@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from agents.agent import Call
+from typing import Any, Protocol
 
 
 class Sitting(Protocol):
     """A turn that runs in this process: it answers the tools that its script or its model calls."""
 
-    async def answer(self, name: str, given: Mapping[str, Any], call: "Call") -> Any:
+    async def call(self, name: str, given: Mapping[str, Any]) -> Any:
         """The answer of a team's tool. Raises Problem."""
         ...
 

@@ -10,6 +10,7 @@ from agents.code.kind import Kind, Packages, declared_info
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package
+from agents.persona import Captured
 from agents.shapes.shape import (
     AgentDeclaration,
     WrongShape,
@@ -19,7 +20,6 @@ from agents.shapes.shape import (
     missing,
     turn_answer,
 )
-from agents.teams.personas import Captured
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.config import ScriptEntry
 from engine.errors import Code, Problem

@@ -13,8 +13,8 @@ from agents.code.entries import Loading, Place
 from agents.code.kind import Kind, Packages
 from agents.code.making import Made, Making
 from agents.package import Package
+from agents.persona import Captured
 from agents.shapes.shape import MAX_DESCRIPTION_BYTES, MAX_ITEMS
-from agents.teams.personas import Captured
 from engine.config import InlineAgent
 from engine.errors import Code, Problem
 

@@ -7,11 +7,10 @@ script's own keys) is not: it holds as it is now, so that a grant that is withdr
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from agents.agent import AgentInfo
+from agents.persona import Capturable, Captured
 from agents.registry import Registry
 from agents.teams import wording
 from agents.teams.rules import RUNNERS
@@ -29,30 +28,6 @@ class Persona:
     kind: str = ""
     body: bytes = b""
     digest: str = ""
-
-
-class Captured(msgspec.Struct, frozen=True):
-    """The content of an agent. `system` is its text for models and clients; of a script, what it is in a prompt.
-
-    `text` is what its runner reads: the source of a script with the files that it requires, the files of a document.
-    """
-
-    runner: Runner
-    system: str
-    tools: tuple[str, ...]
-    text: Any = None
-
-
-@runtime_checkable
-class Capturable(Protocol):
-    """An agent that may be a persona."""
-
-    @property
-    def info(self) -> AgentInfo: ...
-
-    def captured(self) -> Captured:
-        """Its content. Raises Problem bad_request if it cannot run turns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

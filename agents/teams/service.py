@@ -79,7 +79,7 @@ class Teams:
             return await self.create(call.tenant, given["name"], given.get("budget"))
         lease = given.get("lease") if seat is None or seat.lease is None else seat.lease
         if seat is not None and seat.sitting is not None:
-            return await seat.sitting.answer(name, given, call)
+            return await seat.sitting.call(name, given)
         if lease is not None and (seat is None or seat.team is None) and (seat is None or seat.lease is None):
             seat = None  # a lease as a parameter is taken at the address of a team alone
         if seat is None:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.agent import Call
+from agents.persona import Captured
 from agents.teams import effects, turn_tools, views
-from agents.teams.personas import Captured, captured_of
+from agents.teams.personas import captured_of
 from agents.teams.service import Teams, define
 from agents.teams.steps import Spawn, Staged
 from agents.teams.wording import Shown
@@ -62,10 +62,6 @@ class RunningTurn:
     file: TeamFile
     staged: Staged = field(default_factory=Staged)
     tools: list[tuple[str, bool, float]] = field(default_factory=list)
-
-    async def answer(self, name: str, given: Mapping[str, Any], call: Call) -> Any:
-        """A tool of the turn, for a model. Raises Problem."""
-        return await self.call(name, given)
 
     async def call(self, name: str, given: Mapping[str, Any]) -> Any:
         """A tool of the turn. Raises Problem."""
