@@ -40,7 +40,7 @@ from control.usage import UsageLog
 from control.vaults import Vaults
 from engine.bridge.families import Host, open_families
 from engine.bridge.kv import KvError, KvStore, open_kv
-from engine.config import ConfigError, LoadedConfig
+from engine.config import Config, ConfigError, LoadedConfig
 from engine.config.signatures import Files
 from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
@@ -54,7 +54,7 @@ from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, cache_path, open_stores, store_path
 from sandbox.wire.surface import granted
 from storage.teams.events import Runner
-from storage.teams.store import open_team_files, teams_folder
+from storage.teams.store import TeamFiles, open_team_files, teams_folder
 
 if TYPE_CHECKING:
     from agents.syncing import Syncs
@@ -317,6 +317,16 @@ class _Audited:
         self.log.note_decision(tenant.id, tenant.key, agent, tool, allowed=allowed)
 
 
+@asynccontextmanager
+async def _team_files(config: Config) -> AsyncIterator[TeamFiles | None]:
+    """The files of teams, if there are any."""
+    if not config.teams.enabled:
+        yield None
+        return
+    async with open_team_files(config.db.path) as files:
+        yield files
+
+
 # The errors of `open_service`, each with one line for the operator.
 CANNOT_OPEN = (ConfigError, SandboxUnavailable, StoreError)
 
@@ -351,6 +361,7 @@ async def open_service(
             language, config.connectors.every, made, settings(config),
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,
+        _team_files(config) as files,
         open_families(
             Host(
                 stores.store_of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)), kv,
@@ -364,7 +375,6 @@ async def open_service(
                 config, (*functions, *calls.functions(registry), *schema_call.functions(), *family.functions())
             ) as engine,
             open_models(config, Vaults(control)) as models,
-            AsyncExitStack() as stack,
             trio.open_nursery() as nursery,
         ):
             engine.secrets = Vaults(control)
@@ -377,8 +387,7 @@ async def open_service(
                 default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
             )  # fmt: skip
             teams = None
-            if config.teams.enabled:
-                files = await stack.enter_async_context(open_team_files(config.db.path))
+            if files is not None:
                 personas = Personas(registry, lambda tenant: bool(models.of(tenant)))
                 teams = Teams(files, config.teams, personas, engine.charge)
             given = Given(builtin if teams is None else (*builtin, *team_tools(teams)), agents, tools)

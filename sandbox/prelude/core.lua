@@ -371,6 +371,7 @@ local function build_context(config, tools)
             return sources
         end,
         progress = stub("log", "progress"),
+        team = library("team"),
     }
 end
 
@@ -453,7 +454,6 @@ local function main()
             given[1], given[2], count = given[2], nil, 1
         else
             context = build_context(config, tools)
-            if method == "on_messages" then context.team = library("team") end
         end
         if caller then context.caller = caller end
         if method == "complete" then            -- the last one becomes context.arguments: the arguments typed so far
