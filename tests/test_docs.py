@@ -633,9 +633,10 @@ def test_every_command_prints_what_the_page_shows(
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     kinds = {
-        "", "sh", "sh teams", "json", "json error", "console", "console fresh", "console testing", "text banner", "toml",
-        "toml complete", "toml wrong", "lua", "lua fragment", "lua raises", "lua tool", "json params", "json result",
-        "text log", "python agent", "python tool", "python program", "python async program", "toml package", "chatmd",
+        "", "sh", "sh teams", "json", "json error", "console", "console fresh", "console testing", "text banner",
+        "toml", "toml complete", "toml wrong", "lua", "lua fragment", "lua raises", "lua tool", "json params",
+        "json result", "text log", "python agent", "python tool", "python program", "python async program",
+        "toml package", "chatmd",
     }  # fmt: skip
     # Files are written beside what reads them; the commands of docs/testing.md run in test_docs_testing.py.
     found = [block for page in PAGES for block in blocks(page) if not re.match(r"(lua|toml) file ", block.info)]
