@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field
 
 from agents.asking import Ask
+from agents.seat import Seat
 from engine.bridge import HostContext
 from engine.run import SILENT, Hearers, RunResult
 from engine.tenant import Tenant
@@ -113,7 +114,7 @@ class Call:
 
     `inside` is the enclosing run: a tool called by a script shares that run's budgets. `callers` are the tools in
     execution around a call from Python code, outermost first; for a call from a script they are in `inside`. `ask` asks
-    the caller during the call; None: it cannot be asked.
+    the caller during the call; None: it cannot be asked. `seat` says for whom of which team the tools of teams act.
     """
 
     tenant: Tenant
@@ -121,6 +122,7 @@ class Call:
     inside: HostContext | None = None
     callers: tuple[str, ...] = ()
     ask: Ask | None = None
+    seat: Seat | None = None
 
 
 @dataclass(frozen=True, slots=True)

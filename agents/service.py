@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,12 @@ from agents.publishing.active import ActiveVersions, PublishedBlock
 from agents.publishing.publish import Publishing
 from agents.registry import OfferedTool, Registry
 from agents.sources import Health
+from agents.teams import family
+from agents.teams.lua_runner import LuaRunner
+from agents.teams.personas import Personas
+from agents.teams.running import Running, TurnRunner
+from agents.teams.service import Teams
+from agents.teams.tool import team_tools
 from agents.tool import Called, Tool, ToolInfo
 from agents.toolbox.servers import Servers
 from agents.tools.builtin import builtin_tools
@@ -34,19 +40,21 @@ from control.usage import UsageLog
 from control.vaults import Vaults
 from engine.bridge.families import Host, open_families
 from engine.bridge.kv import KvError, KvStore, open_kv
-from engine.config import ConfigError, LoadedConfig
+from engine.config import Config, ConfigError, LoadedConfig
 from engine.config.signatures import Files
 from engine.embedders import open_embedders, settings
 from engine.engine import Engine, SandboxUnavailable, open_engine, require_room
 from engine.errors import Code, Problem
 from engine.models.calling import open_models
-from engine.quota import bind_quotas
+from engine.quota import Exceeded, bind_quotas
 from engine.tenant import DEFAULT_TENANT, Tenant
 from knowledge.access import SourceAccess
 from knowledge.sqlite.store import open_store
 from knowledge.store import BrowsableStore, StoreError
 from knowledge.stores import Stores, cache_path, open_stores, store_path
 from sandbox.wire.surface import granted
+from storage.teams.events import Runner
+from storage.teams.store import TeamFiles, open_team_files, teams_folder
 
 if TYPE_CHECKING:
     from agents.syncing import Syncs
@@ -81,6 +89,7 @@ class Service:
     control: ControlStore
     kv: KvStore
     means: Means
+    teams: Teams | None = None
     changes: Changes = field(default_factory=Changes)
     failures: tuple[LoadFailure, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -90,6 +99,8 @@ class Service:
     active: ActiveVersions = field(init=False)
     publishing: Publishing = field(init=False)
     usage: UsageLog = field(init=False)
+    # Runs the turns of teams, in servers.
+    running: Running | None = None
     _syncs: "Syncs | None" = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -99,6 +110,15 @@ class Service:
         folder = partial(packages_path, self.loaded.config.db.path)
         self.active = ActiveVersions(self.control, self.engine, self.means, self.registry, self.changes, folder)
         self.publishing = Publishing(self.control, self.engine, self.registry, self.active, self.stores.stored_bytes)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Synchronise sources and run the turns of teams, until the block ends."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.syncs.serving())
+            if self.running is not None:
+                await stack.enter_async_context(self.running.serving())
+            yield
 
     @property
     def syncs(self) -> "Syncs":
@@ -125,6 +145,13 @@ class Service:
             packages = await self.control.versions.stored_bytes(tenant.id)
             used["stored_bytes"] = packages + await self.stores.stored_bytes(tenant.id)
         return used
+
+    async def require_room(self, tenant: Tenant) -> None:
+        """Raise Problem if the tenant has stored as much as it may."""
+        quotas = bind_quotas(tenant, self.loaded.config.tenants.quota, workers=1)
+        used, bound = (await self.stored(tenant)).get("stored_bytes", 0.0), quotas["stored_bytes"]
+        if used >= bound:
+            raise Exceeded("stored_bytes", bound, used, quotas.sources["stored_bytes"], 0).problem()
 
     async def load_again(self, loaded: LoadedConfig) -> None:
         """Load the scripts of this configuration, and switch to them. Raises ConfigError as `load` does."""
@@ -224,6 +251,19 @@ class Service:
         return f"no {kind} registered with name: {name[:128]}"
 
 
+def _turns_of(service: Service, teams: Teams) -> Running:
+    """What runs the turns of teams, for a server to start."""
+    config = service.loaded.config
+
+    async def tenant_of(name: str) -> Tenant:
+        return await service.control.tenants.for_runs(name) if config.tenants.enabled else DEFAULT_TENANT
+
+    runners: dict[Runner, TurnRunner] = {"lua": LuaRunner(service.registry)}
+    running = Running(teams, teams_folder(config.db.path), runners, tenant_of, service.published)
+    teams.changed = running.wake
+    return running
+
+
 def _private_files(loaded: LoadedConfig) -> list[Path]:
     """The engine's own files and folders, which no script may read: they hold secrets and all tenants' documents."""
     config = loaded.config
@@ -277,6 +317,16 @@ class _Audited:
         self.log.note_decision(tenant.id, tenant.key, agent, tool, allowed=allowed)
 
 
+@asynccontextmanager
+async def _team_files(config: Config) -> AsyncIterator[TeamFiles | None]:
+    """The files of teams, if there are any."""
+    if not config.teams.enabled:
+        yield None
+        return
+    async with open_team_files(config.db.path) as files:
+        yield files
+
+
 # The errors of `open_service`, each with one line for the operator.
 CANNOT_OPEN = (ConfigError, SandboxUnavailable, StoreError)
 
@@ -311,6 +361,7 @@ async def open_service(
             language, config.connectors.every, made, settings(config),
         ) as stores,
         open_kv(kv_path(config.db.path)) as kv,
+        _team_files(config) as files,
         open_families(
             Host(
                 stores.store_of, config.retrieval.final_limit, os.environ, tuple(_private_files(loaded)), kv,
@@ -320,7 +371,9 @@ async def open_service(
     ):  # fmt: skip
         registry = Registry()
         async with (
-            open_engine(config, (*functions, *calls.functions(registry), *schema_call.functions())) as engine,
+            open_engine(
+                config, (*functions, *calls.functions(registry), *schema_call.functions(), *family.functions())
+            ) as engine,
             open_models(config, Vaults(control)) as models,
             trio.open_nursery() as nursery,
         ):
@@ -333,9 +386,17 @@ async def open_service(
                 stores.store_of, charge=engine.charge, answering=engine.answering,
                 default_limit=retrieval.final_limit, default_mode=retrieval.default_mode,
             )  # fmt: skip
-            given = Given(builtin, agents, tools)
+            teams = None
+            if files is not None:
+                personas = Personas(registry, lambda tenant: bool(models.of(tenant)))
+                teams = Teams(files, config.teams, personas, engine.charge)
+            given = Given(builtin if teams is None else (*builtin, *team_tools(teams)), agents, tools)
             means = Means(models, Servers(config, engine.secrets), tuple(_private_files(loaded)))
-            service = Service(loaded, engine, store, stores, registry, given, control, kv, means)
+            service = Service(loaded, engine, store, stores, registry, given, control, kv, means, teams)
+            if teams is not None:
+                teams.room = service.require_room
+                teams.draining = lambda: engine.draining
+                service.running = _turns_of(service, teams)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:
                 log.warning(lost)

@@ -141,20 +141,31 @@ class Scan(Protocol):
     async def deleted(self, source_id: Any) -> None: ...
 
 
+class Turn(Protocol):
+    """A turn of a team: answers the calls of `context.team`."""
+
+    async def call(self, name: str, given: Mapping[str, Any]) -> Any:
+        """The answer of one tool. Raises Problem."""
+        ...
+
+
 class Hearers(msgspec.Struct, frozen=True, kw_only=True):
     """Callbacks during a run: for its log lines, its progress, and each host call once it is answered.
 
-    `scan` takes the items of a connector.
+    `scan` takes the items of a connector; `team` is the turn that the run is.
     """
 
     log: Callable[[LogLine], None] | None = None
     progress: Callable[[float, str | None], None] | None = None
     call: Callable[[CallRecord], None] | None = None
     scan: Scan | None = None
+    team: Turn | None = None
 
     def of_nested(self) -> "Hearers":
-        """The callbacks for a nested run, whose progress is not that of the whole."""
-        return self if self.progress is None and self.scan is None else Hearers(log=self.log, call=self.call)
+        """The callbacks for a nested run, whose progress is not that of the whole, and which is no turn."""
+        if self.progress is None and self.scan is None and self.team is None:
+            return self
+        return Hearers(log=self.log, call=self.call)
 
 
 SILENT = Hearers()

@@ -100,7 +100,7 @@ ADDED: tuple[str, ...] = (
     "retry",
     *(f"{library}.{member}" for library, members in LOADED_WHOLE.items() for member in members),
     "secrets",
-    *(call.name for call in HOST_CALLS.values() if call.library not in ("context", *LOADED_WHOLE)),
+    *(call.name for call in HOST_CALLS.values() if call.library not in ("context", "context.team", *LOADED_WHOLE)),
 )  # fmt: skip
 
 LIBRARIES = ("string", "table", "math", "utf8", "os", "coroutine")

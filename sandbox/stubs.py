@@ -6,7 +6,7 @@ from sandbox.wire.surface import HostCall
 
 # Tables that `core.lua` makes with functions of its own, and those whose functions are made elsewhere.
 _THERE = ("json",)
-_ELSEWHERE = ("context", "kv")
+_ELSEWHERE = ("context", "context.team", "kv")
 
 
 def module(calls: Iterable[HostCall]) -> str:

@@ -34,7 +34,7 @@ MODULES = (
 
 # Libraries that a run gets if its script's text contains their names: most scripts use none, and each costs a run a
 # copy of its code. A script that computes the name gets the code when it calls the library.
-LIBRARIES = (*allowlist.LOADED_WHOLE, "retry", "require", "scan")
+LIBRARIES = (*allowlist.LOADED_WHOLE, "retry", "require", "scan", "team")
 
 # Names of libraries with their code.
 Libraries = tuple[tuple[bytes, bytes], ...]

@@ -286,7 +286,7 @@ async def open_server(loaded: LoadedConfig, bind: str | None, opener: Opener | N
         listener,
         opener(loaded) as service,
         reloading(service),
-        service.syncs.serving(),
+        service.serving(),
         open_app(service, settings, host) as guard,
     ):
         yield Ready(service, guard, listener, _url(host, listener))

@@ -250,7 +250,7 @@ async def _opened(
         async with (
             opener(loaded) as service,
             reloading(service),
-            service.syncs.serving(),
+            service.serving(),
             service.published(DEFAULT_TENANT),
         ):
             yield service

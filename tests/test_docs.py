@@ -67,6 +67,7 @@ from server.mcp.handlers import Handlers
 from server.mcp.listen import Listeners
 from server.mcp.methods import METHODS
 from server.rest import routes as rest
+from storage.teams.budgets import BUDGETS
 
 # ---- configuration ----------------------------------------------------------------------------------------------
 
@@ -104,6 +105,8 @@ def config_keys() -> dict[str, dict[str, Any]]:
                 walk(get_args(kind)[1], f"{name}.NAME")
             elif inner == "mcp_servers":
                 walk(configuration.McpServerEntry, "mcp_servers.NAME")
+            elif inner == "teams.limits":  # beside the keys of the table itself
+                keys |= {spec.name: spec.default for spec in BUDGETS.values()}
             elif inner == "tenants.quota":
                 found[inner] = {spec.name: spec.default for spec in QUOTAS.values()}
             elif key not in _NOT_KEYS:
@@ -212,7 +215,7 @@ def test_every_toml_example_loads_without_a_warning() -> None:
 def test_the_complete_example_has_every_section_that_has_an_effect() -> None:
     (block,) = every_block("toml complete")
     given = tomllib.loads(block.text)
-    assert set(Config.model_fields) - set(given) == {"embedding", "tools", "tenants"}
+    assert set(Config.model_fields) - set(given) == {"embedding", "teams", "tools", "tenants"}
 
 
 def test_every_mistake_is_told_as_the_page_shows_it() -> None:
@@ -461,6 +464,24 @@ async def test_every_request_is_answered_as_the_pages_show_and_the_banner_is_as_
     assert matches(shown.text.splitlines(), banner)
 
 
+async def test_the_commands_of_the_page_on_teams_lead_from_a_team_to_its_first_answer(tmp_path: Path) -> None:
+    text = f'[db]\npath = "{tmp_path}/engine.sqlite"\n[teams]\nenabled = true\n'
+    config, _ = parse_config(text, environ={}, cwd=tmp_path, shown_as="engine.toml")
+    lease, answers = "", []
+    async with open_service(LoadedConfig(config, None, tmp_path, ())) as service, served(service) as client:
+        for block in blocks("docs/teams.md"):
+            for command in re.findall(r"^curl .*?(?=^curl |\Z)", block.text, re.MULTILINE | re.DOTALL):
+                request = request_of(command.replace("TOKEN", lease))
+                status, answer = await ask(client, request)
+                assert status in (200, 201), answer
+                lease = answer.get("lease", lease)
+                answers.append(answer)
+    turn, ended, inbox = answers[-3:]
+    assert turn["prompt"] == "Message from USER:\nVersion 2.1 is out."
+    assert ended == {"status": "committed"}
+    assert inbox["messages"][0]["text"] == "Done: notes-2.1.md"
+
+
 # ---- command line -----------------------------------------------------------------------------------------------
 
 
@@ -612,9 +633,10 @@ def test_every_command_prints_what_the_page_shows(
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     kinds = {
-        "", "sh", "json", "json error", "console", "console fresh", "console testing", "text banner", "toml",
-        "toml complete", "toml wrong", "lua", "lua fragment", "lua raises", "lua tool", "json params", "json result",
-        "text log", "python agent", "python tool", "python program", "python async program", "toml package", "chatmd",
+        "", "sh", "sh teams", "json", "json error", "console", "console fresh", "console testing", "text banner",
+        "toml", "toml complete", "toml wrong", "lua", "lua fragment", "lua raises", "lua tool", "json params",
+        "json result", "text log", "python agent", "python tool", "python program", "python async program",
+        "toml package", "chatmd",
     }  # fmt: skip
     # Files are written beside what reads them; the commands of docs/testing.md run in test_docs_testing.py.
     found = [block for page in PAGES for block in blocks(page) if not re.match(r"(lua|toml) file ", block.info)]

@@ -62,6 +62,7 @@ COMING_FROM_CTX = "docs/scripting/coming-from-ctx.md"
 HOST = "api.example.com"
 # What only connectors have; the scripts of these tests are agents and tools.
 OF_CONNECTORS = {"context.emit", "context.deleted", "context.checkpoint"}
+OF_TURNS = {name for name in HOST_CALLS if name.startswith("context.team.")}
 
 
 def page_of(name: str) -> str:
@@ -104,7 +105,7 @@ def wrapped() -> set[str]:
 def base(shown: str) -> str:
     """The name in what a page shows of a call: `http.get` of `http.get(url, options)`, `context.tools` of its NAME."""
     name = shown.partition("(")[0]
-    return ".".join(name.split(".")[:2])
+    return name if name.startswith("context.team.") else ".".join(name.split(".")[:2])
 
 
 @cache
@@ -156,7 +157,9 @@ def test_every_page_says_what_grants_it_what_it_counts_as_and_which_limits_hold(
 
 def test_every_field_of_the_two_tables_and_of_an_agents_answer_is_in_a_table() -> None:
     declared = set(first_quoted(section(SCRIPTING, "The agent table").rows()))
-    fields_of = {"resolve", "complete", *AgentDeclaration.model_fields} - {"functions"}  # that one is the engine's own
+    fields_of = {"resolve", "complete", "on_messages", *AgentDeclaration.model_fields} - {
+        "functions"
+    }  # that one is the engine's own
     assert {name for name in declared if "[" not in name} == fields_of
     assert {name.partition(".")[2] for name in declared if "[" in name} == set(AgentArgument.model_fields)
     answer = set(first_quoted(section(SCRIPTING, "resolve(args, config, context)").rows(1)))
@@ -560,7 +563,7 @@ ANSWERED = """
 
 
 async def test_a_running_script_sees_and_may_call_exactly_what_the_pages_say(tmp_path: Path) -> None:
-    names = " ".join(sorted(documented() - {"context.tools"}))
+    names = " ".join(sorted(documented() - OF_TURNS - {"context.tools"}))
     scripts = (
         Script("seen", "agents", wrap(SEEN)),
         Script("callbacks", "agents", wrap(IN_CALLBACKS.replace("NAMES", names))),
@@ -571,11 +574,14 @@ async def test_a_running_script_sees_and_may_call_exactly_what_the_pages_say(tmp
             script.name: set((await on.service.resolve(script.name, {}, Call(DEFAULT_TENANT))).prompt.system.split())
             for script in scripts
         }
-    assert said["seen"] - {"agent.resolve", "agent.tools"} == kept() | wrapped() | documented() - OF_CONNECTORS
+    assert (
+        said["seen"] - {"agent.resolve", "agent.tools", "context.team"}
+        == kept() | wrapped() | documented() - OF_CONNECTORS - OF_TURNS
+    )
     not_there = {
         name
         for page in set(SCRIPT_PAGES) - {COMING_FROM_CTX}
-        for name in names_of(page) - OF_CONNECTORS
+        for name in names_of(page) - OF_CONNECTORS - OF_TURNS
         if sections(page)[0].rows()[3][1] == "no"
     }
     assert said["callbacks"] | {"context.tools", "http.basic_auth"} == not_there

@@ -11,6 +11,7 @@ from test_docs import matches
 
 from agents.code import calls, schema_call
 from agents.registry import Registry
+from agents.teams import family
 from engine.bridge import Bridge
 from engine.bridge.families import Host, open_families
 from sandbox.wire.surface import HOST_CALLS
@@ -61,7 +62,7 @@ async def test_the_arguments_of_every_host_call_are_in_the_table() -> None:
     rows = {name: set(quoted(row[1])) for row in section(PAGE, "Arguments").rows() for name in quoted(row[0])}
     assert set(rows) == set(HOST_CALLS)
     async with open_families(Host(lambda tenant: pytest.fail(tenant), 5, {})) as families:
-        bridge = Bridge((*families, *calls.functions(Registry()), *schema_call.functions()))
+        bridge = Bridge((*families, *calls.functions(Registry()), *schema_call.functions(), *family.functions()))
     without_body = {"http.get": {"body"}, "http.delete": {"body"}}
     for name in bridge.names:
         assert rows[name] == set(bridge.parameters(name)) - without_body.get(name, set()), name

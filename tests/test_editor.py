@@ -86,6 +86,7 @@ def test_it_names_exactly_what_a_running_scripts_context_offers() -> None:
     )
     here = granted("agent", frozenset(functions()))
     described = {name.removeprefix("context."): "function" for name in here if name.startswith("context.")}
+    described = {name: kind for name, kind in described.items() if not name.startswith("team.")}
     assert described | dict.fromkeys(names("Context"), "table") == offered
 
 
@@ -97,7 +98,8 @@ SHAPES: list[tuple[str, set[str]]] = [
     ("Argument", set(AgentArgument.model_fields)),
     ("Message", set(PromptMessage.model_fields)),
     ("Prompt", set(AgentPrompt.model_fields)),
-    ("Agent", set(AgentDeclaration.model_fields) - {"functions"} | {"resolve", "complete"}),
+    ("Agent", set(AgentDeclaration.model_fields) - {"functions"} | {"resolve", "complete", "on_messages"}),
+    ("TeamMessage", {"from", "text", "message_id", "kind", "reply_to"}),
     ("Tool", set(ToolDeclaration.model_fields) - {"functions"} | {"execute"}),
     ("ToolAnnotations", {str(field.alias) for field in ToolAnnotations.model_fields.values()}),
     ("KvSetOptions", set(SetArguments.__struct_fields__) - {"key", "value"}),

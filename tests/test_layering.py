@@ -22,7 +22,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     "knowledge": ("storage",),
     "engine": ("knowledge", "storage", WIRE),
     "control": ("engine", "knowledge", "storage", WIRE),
-    "agents": ("control", "engine", "knowledge", WIRE),
+    "agents": ("control", "engine", "knowledge", "storage.teams", WIRE),
     "server": ("agents", "control", "engine", WIRE),
     "cli": ("benchmarks", "server", "agents", "control", "engine", "knowledge", WIRE),
     "benchmarks": ("agents", "control", "engine", "knowledge", WIRE),

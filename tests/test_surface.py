@@ -10,6 +10,7 @@ from pages import ROOT, SCRIPTING, quoted, section
 
 from agents.code import calls, schema_call
 from agents.registry import Registry
+from agents.teams import family
 from engine.bridge import HostFunction
 from engine.bridge.families import Host, open_families
 from sandbox import stubs
@@ -42,7 +43,12 @@ async def answered() -> dict[str, HostFunction]:
         async with open_families(host) as functions:
             return {
                 function.name: function
-                for function in (*functions, *calls.functions(Registry()), *schema_call.functions())
+                for function in (
+                    *functions,
+                    *calls.functions(Registry()),
+                    *schema_call.functions(),
+                    *family.functions(),
+                )
             }
 
 
@@ -83,7 +89,7 @@ def test_a_script_sees_each_call_in_its_table_and_every_function_there_is_one(ro
         """
         local seen = {}
         for _, name in ipairs({...}) do
-            local library = name == "context" and context or _G[name]
+            local library = name == "context" and context or name == "context.team" and context.team or _G[name]
             if type(library) == "function" then seen[#seen + 1] = name elseif library then
                 for member, value in pairs(library) do
                     if type(value) == "function" then seen[#seen + 1] = name .. "." .. member end
@@ -100,16 +106,16 @@ def test_a_script_sees_each_call_in_its_table_and_every_function_there_is_one(ro
 
 @pytest.mark.parametrize("call", HOST_CALLS.values(), ids=list(HOST_CALLS))
 def test_a_function_makes_the_call_of_its_name_with_the_arguments_that_it_was_given(call: HostCall) -> None:
-    given = ["{}" if name in ("options", "params", "item") else f'"{name}"' for name in call.parameters]
+    given = ["{}" if name in ("options", "params", "item", "given") else f'"{name}"' for name in call.parameters]
     root = "connector" if call.scripts == "connectors" else "agent"
     ran = run(f"return select('#', {call.name}({', '.join(given)}))", root=root)
     ((called, arguments),) = ran.calls
     assert called == call.name
     assert ran.value == (RESULTS.get(call.name, 1) if call.answers else 0)
-    plain = {name: name for name in call.parameters if name not in ("options", "params", "query")}
+    plain = {name: name for name in call.parameters if name not in ("options", "params", "query", "given")}
     if "query" in call.parameters:
         plain["query"] = "query"
-    plain |= {name: {} for name in ("params", "item") if name in call.parameters}
+    plain |= {name: {} for name in ("params", "item", "given") if name in call.parameters}
     assert arguments == plain
 
 
@@ -117,7 +123,7 @@ def test_no_call_takes_a_table_of_luas_own_or_a_name_that_lua_cannot_write() -> 
     for name, call in HOST_CALLS.items():
         assert call.library not in LIBRARIES
         assert all(re.fullmatch(r"[a-z_][a-z0-9_]*", part) for part in (*name.split("."), *call.parameters)), name
-        assert name.count(".") <= 1
+        assert name.count(".") <= (2 if call.stub == "team" else 1)
 
 
 def test_what_is_made_of_a_row_is_one_function_and_one_name() -> None:

@@ -1,6 +1,6 @@
 """Lua agents: `agent.resolve(args, config, context)`, run in a worker for every prompt."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +10,20 @@ from agents.code.kind import Kind, Packages, declared_info
 from agents.code.making import Made, Making
 from agents.code.script import LuaScript
 from agents.package import Package
-from agents.shapes.shape import AgentDeclaration, WrongShape, agent_declaration, agent_prompt, completions, missing
+from agents.persona import Captured
+from agents.shapes.shape import (
+    AgentDeclaration,
+    WrongShape,
+    agent_declaration,
+    agent_prompt,
+    completions,
+    missing,
+    turn_answer,
+)
 from agents.tools.builtin import NAMES as BUILTIN_NAMES
 from engine.config import ScriptEntry
-from engine.run import Authority
+from engine.errors import Code, Problem
+from engine.run import Authority, Hearers, RunResult, Script
 
 # The deadline of a completion: the user is typing, and a later answer is of no use.
 COMPLETE_S = 3.0
@@ -27,14 +37,23 @@ class LuaAgent:
     script: LuaScript
     authority: Authority
     completes: bool
+    # Whether it gives prompts, and whether it may be a member of a team: at least one of them.
+    resolves: bool = True
+    takes_turns: bool = False
 
     @classmethod
     def from_declaration(cls, script: LuaScript, said: AgentDeclaration) -> "LuaAgent":
-        """The agent as its script declares it, narrowed by its configuration. Raises WrongShape without `resolve`."""
-        if "resolve" not in said.functions:
+        """The agent as its script declares it, narrowed by its configuration. Raises WrongShape without `resolve` and
+        `on_messages`.
+        """
+        resolves, takes_turns = "resolve" in said.functions, "on_messages" in said.functions
+        if not resolves and not takes_turns:
             raise WrongShape(missing("agent", "resolve", said.functions))
         info = declared_info(script.name, "lua", said, script.entry)
-        return cls(info, script, script.authority(info.tools), "complete" in said.functions)
+        if not resolves:
+            info = info.model_copy(update={"expose": ()})
+        completes = "complete" in said.functions
+        return cls(info, script, script.authority(info.tools), completes, resolves, takes_turns)
 
     async def complete(self, argument: str, value: str, given: Mapping[str, str], call: Call) -> tuple[str, ...] | None:
         """Run `agent.complete`, if there is one. Raises Problem as `resolve` does."""
@@ -50,11 +69,51 @@ class LuaAgent:
 
     async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:
         """Run `agent.resolve`. Raises Problem: `agent_error`, those of limits, and those of admission."""
+        if not self.resolves:
+            raise Problem(Code.BAD_REQUEST, f"agent '{self.info.name}' has no prompt: it is a member of teams")
         result = await self.script.run("resolve", (dict(arguments),), call, self.authority, with_config=True)
         try:
             return Resolved(agent_prompt(result.value, self.info.tools), result)
         except WrongShape as wrong:
             raise self.script.wrong_shape(result, str(wrong)) from None
+
+    # ---- as a member of a team ---------------------------------------------------------------------------------
+
+    def captured(self) -> Captured:
+        """Its script. Raises Problem bad_request without `on_messages`."""
+        if not self.takes_turns:
+            raise Problem(
+                Code.BAD_REQUEST,
+                f"persona: the script of {self.info.name!r} has no agent.on_messages(messages, state, context)",
+            )
+        script = self.script.script
+        return Captured("lua", "", self.info.tools, (script.source, script.modules))
+
+    async def take_turn(
+        self,
+        text: Any,
+        messages: Sequence[Any],
+        state: Any,
+        call: Call,
+        hearers: Hearers,
+        tools: Sequence[str] | None = None,
+    ) -> tuple[Any, str | None, RunResult]:
+        """Run `agent.on_messages` of a script as it was captured: the new state, the output, and the run.
+
+        It may call its tools that are among `tools`, None: all. Raises Problem as `resolve` does.
+        """
+        source, modules = text
+        script = replace(self.script, script=Script.from_source(self.script.script.name, source, modules))
+        call = replace(call, hearers=hearers)
+        authority = self.authority
+        if tools is not None:
+            authority = replace(authority, tools=tuple(name for name in authority.tools if name in tools))
+        result = await script.run("on_messages", (list(messages), state), call, authority)
+        try:
+            state, output = turn_answer(result.value)
+        except WrongShape as wrong:
+            raise script.wrong_shape(result, str(wrong)) from None
+        return state, output, result
 
 
 async def _load(place: Place, entry: ScriptEntry, loading: Loading) -> Agent:

@@ -13,6 +13,7 @@ from agents.code.entries import Loading, Place
 from agents.code.kind import Kind, Packages
 from agents.code.making import Made, Making
 from agents.package import Package
+from agents.persona import Captured
 from agents.shapes.shape import MAX_DESCRIPTION_BYTES, MAX_ITEMS
 from engine.config import InlineAgent
 from engine.errors import Code, Problem
@@ -49,6 +50,10 @@ class TomlAgent:
 
     async def resolve(self, arguments: Mapping[str, Any], call: Call) -> Resolved:
         return Resolved(self._prompt)
+
+    def captured(self) -> Captured:
+        """Its system text, for a model or a client."""
+        return Captured("model", self._prompt.system, self.info.tools)
 
 
 async def _load(place: Place, entry: InlineAgent, loading: Loading) -> Agent:

@@ -145,6 +145,24 @@ def completions(value: Any, words: Words = LUA) -> tuple[str, ...] | None:
     return tuple(value)
 
 
+def turn_answer(value: Any, words: Words = LUA) -> tuple[Any, str | None]:
+    """The state and the output in an answer of `on_messages`: a table with neither, one or both. Raises WrongShape."""
+    if value is None:
+        return None, None
+    if not isinstance(value, dict):
+        if value == []:  # Lua has one empty table
+            return None, None
+        raise WrongShape(f"the answer of agent.on_messages is {_type(value, words)}, not {words.named_fields}")
+    if (unknown := next((key for key in value if key not in ("state", "output")), None)) is not None:
+        raise WrongShape(
+            f"the answer of agent.on_messages: unknown field {str(unknown)[:64]!r}; it has state and output"
+        )
+    output = value.get("output")
+    if output is not None and not isinstance(output, str):
+        raise WrongShape(f"the answer of agent.on_messages: output must be a string, got {_type(output, words)}")
+    return value.get("state"), output
+
+
 def narrowed(declared: Sequence[str], allowed: Sequence[str] | None) -> tuple[str, ...]:
     """The declared tools of an agent or tool that its configuration allows with `tools` (None allows all)."""
     wanted = declared if allowed is None else set(allowed).intersection(declared)

@@ -31,6 +31,7 @@
 ---@field tools? string[]           the tools that a client may use while this agent is active
 ---@field arguments? engine.Argument[]
 ---@field resolve? fun(args: table<string, any>, config: table<string, any>, context: engine.Context): engine.Prompt
+---@field on_messages? fun(messages: engine.TeamMessage[], state: any, context: engine.Context): engine.TurnAnswer?
 ---@field complete? fun(argument: string, value: string, context: engine.CompletionContext): string[]?
 ---@field [string] any
 
@@ -94,6 +95,7 @@ function require(name) end
 ---@field config table<string, any>     the extra keys of the script's table in the configuration
 ---@field tools table<string, fun(params?: table<string, any>): any>    the tools of the script's own list, by name
 ---@field caller engine.Caller          the tenant, the key of the request, the run
+---@field team table    the tools of the agent's turn in its team, in `agent.on_messages` alone: each returns at once
 local context = {}
 
 ---@class engine.Caller
@@ -105,6 +107,19 @@ local context = {}
 ---@class engine.CallerKey
 ---@field id string
 ---@field name string               its name in the audit log
+
+---A message as a turn of a team sees it. `reply_to` is the id of the message that it answers.
+---@class engine.TeamMessage
+---@field from string
+---@field text string
+---@field message_id string
+---@field kind string
+---@field reply_to? string
+
+---What `agent.on_messages` returns: what the agent keeps for its next turn, and the turn's answer.
+---@class engine.TurnAnswer
+---@field state? any
+---@field output? string
 
 ---What `agent.complete` is given: the context, and the other arguments typed so far.
 ---@class engine.CompletionContext: engine.Context
@@ -225,6 +240,76 @@ function context.sources() end
 ---@param fraction number           0 to 1
 ---@param message? string           cut to 512 bytes
 function context.progress(fraction, message) end
+
+---Send a message to the parent, a child or a sibling. Its reply arrives as a message of a later turn.
+---@param given { recipient: string, text: string, sync?: boolean, reply_to?: string, idempotency_key?: string, deadline_s?: number }
+---@return { status: string, message_id: string, waiting_for_reply: boolean }
+function context.team.send_message(given) end
+
+---Send a message to all siblings.
+---@param given { text: string, idempotency_key?: string, deadline_s?: number }
+---@return { status: string, message_id: string, recipient_count: integer }
+function context.team.broadcast(given) end
+
+---The messages that came since the turn began, each once.
+---@param given { sender?: string, kind?: string, limit?: integer }
+---@return { messages: engine.TeamMessage[] }
+function context.team.check_inbox(given) end
+
+---Create an agent below this one, which begins when the turn ends.
+---@param given { name: string, instructions: string, role?: string, workspace_subdir?: string, persona?: string, runner?: string, budget?: table<string, number>, tools?: string[] }
+---@return { status: string, agent_id: string, name: string }
+function context.team.spawn_agent(given) end
+
+---The state and the recent activity of a child.
+---@param given { name: string }
+---@return table<string, any>
+function context.team.inspect_agent(given) end
+
+---The children, with their states.
+---@param given {}
+---@return { children: table<string, any>[] }
+function context.team.list_children(given) end
+
+---End the agent for good; the result goes to its parent.
+---@param given { result: string }
+---@return { status: string }
+function context.team.complete(given) end
+
+---Let a child try again whose turn failed too often.
+---@param given { agent_name: string }
+---@return { status: string, agent_id: string }
+function context.team.poke(given) end
+
+---End a child and all below it.
+---@param given { name: string }
+---@return { status: string, name: string }
+function context.team.terminate_agent(given) end
+
+---Get a message later, once or every so many seconds.
+---@param given { reason: string, timeout: number, every?: number }
+---@return { status: string, reminder_id: string }
+function context.team.remind_me(given) end
+
+---Cancel a reminder of this agent.
+---@param given { reminder_id: string }
+---@return { status: string, reminder_id: string }
+function context.team.cancel_reminder(given) end
+
+---A file of the workspace.
+---@param given { path: string }
+---@return { path: string, text: string, version: integer }
+function context.team.read_file(given) end
+
+---Write a file of the workspace, when the turn ends.
+---@param given { path: string, text: string, if_version?: integer }
+---@return { status: string, path: string, version: integer }
+function context.team.write_file(given) end
+
+---The files of the workspace.
+---@param given { glob?: string }
+---@return { files: { path: string, version: integer, bytes: integer }[] }
+function context.team.list_files(given) end
 
 ---Call a tool of the script's own list, as `context.tools.NAME(params)` does. It runs under its own grants, within this
 ---run's deadline and budgets. Raises an error for a tool that is not in the list, for wrong parameters, and if it fails.

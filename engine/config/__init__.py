@@ -15,7 +15,7 @@ from engine.config.errors import ConfigError
 from engine.config.fields import QuotaTable, parse_bind
 from engine.config.language import ModelEntry, ModelsConfig
 from engine.config.mcp_servers import McpServerEntry, McpServers
-from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig
+from engine.config.models import Config, LimitsConfig, SandboxConfig, ServerConfig, TeamsConfig
 from engine.config.oauth import IssuerConfig, OAuthConfig
 from engine.config.reading import (
     TEMPLATE,
@@ -51,6 +51,7 @@ __all__ = [
     "SandboxConfig",
     "ScriptEntry",
     "ServerConfig",
+    "TeamsConfig",
     "Tools",
     "UnsetVariable",
     "check_tables",

@@ -15,6 +15,7 @@ from engine.quota import QUOTAS
 from knowledge.access import MAX_LABEL_CHARACTERS, MAX_LABELS, check_labels
 from sandbox.wire.layers import NAMES as LAYERS
 from sandbox.wire.limits import SPECS
+from storage.teams.budgets import BUDGETS
 
 INT64 = 2**63 - 1
 _BIND = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
@@ -152,6 +153,9 @@ LimitTable = Annotated[
     dict[str, float], _Numbers(lambda: {name: 1 if spec.integral else None for name, spec in SPECS.items()})
 ]
 QUOTA_NUMBERS = _Numbers(lambda: {name: spec.least for name, spec in QUOTAS.items()})
+BUDGET_NUMBERS = _Numbers(
+    lambda: {name: 0 if spec.unit in ("count", "bytes") else None for name, spec in BUDGETS.items()}
+)
 QuotaTable = Annotated[dict[str, float], QUOTA_NUMBERS]
 
 

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from engine.config.entries import Agents, Connectors, Tools
 from engine.config.fields import (
+    BUDGET_NUMBERS,
     INT64,
     QUOTA_NUMBERS,
     Bind,
@@ -29,6 +30,7 @@ from engine.config.oauth import OAuthConfig, looks_like_token
 from engine.quota import QUOTAS
 from knowledge.words import DEFAULT_LANGUAGE, LANGUAGES, NO_LANGUAGE
 from sandbox.wire.limits import MIB, SPECS
+from storage.teams.budgets import BUDGETS
 
 
 class DbConfig(Model):
@@ -217,6 +219,32 @@ class TenantsConfig(Model):
         return self
 
 
+def _fill_budget(given: dict[str, float]) -> dict[str, float]:
+    return {name: given.get(name, spec.default) for name, spec in BUDGETS.items()}
+
+
+class TeamsConfig(Model):
+    """`[teams]`: whether there are any, and the most that a team may use.
+
+    `limits` are all other keys of the table, complete: every name of BUDGETS. A lease of a client lasts `lease_s`; a
+    team that was stopped is kept for `keep_days`.
+    """
+
+    enabled: bool = False
+    a2a: bool = False
+    lease_s: Seconds = 900
+    keep_days: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30
+    limits: Annotated[dict[str, float], BUDGET_NUMBERS, AfterValidator(_fill_budget)] = Field(
+        default_factory=lambda: _fill_budget({})
+    )
+
+    @model_validator(mode="after")
+    def _a2a_needs_teams(self) -> "TeamsConfig":
+        if self.a2a and not self.enabled:
+            raise PydanticCustomError("phrase", "a2a needs enabled = true")
+        return self
+
+
 class Config(Model):
     """The whole configuration, with defaults filled in and every path resolved against `root`."""
 
@@ -234,3 +262,4 @@ class Config(Model):
     tools: Tools = Tools()
     agents: Agents = Agents()
     tenants: TenantsConfig = TenantsConfig()
+    teams: TeamsConfig = TeamsConfig()

@@ -13,6 +13,8 @@ from engine.names import nearest
 
 # Keys of ctx that are accepted and have no effect.
 _NO_EFFECT_TABLES = ("vector_index", "registries")
+# Keys of `[teams]` that bound no team.
+_TEAMS_KEYS = ("enabled", "a2a", "lease_s", "keep_days")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -75,6 +77,10 @@ def reshape(raw: Table) -> Shape:
         own = {key: limits[key] for key in ("max", "queue_timeout_s") if key in limits}
         tree["limits"] = own | {"defaults": {key: value for key, value in limits.items() if key not in own}}
         shape.origin["limits", "defaults"] = ("limits",)
+    if isinstance(teams := tree.get("teams"), dict):
+        own = {key: value for key, value in teams.items() if key in _TEAMS_KEYS}
+        tree["teams"] = own | {"limits": {key: value for key, value in teams.items() if key not in own}}
+        shape.origin["teams", "limits"] = ("teams",)
     if isinstance(models := tree.get("models"), dict):
         tree["models"] = _with_entries(models, ("models",), "default", "the name of a model", "model", shape)
     if isinstance(agents := tree.get("agents"), dict):

@@ -371,6 +371,7 @@ local function build_context(config, tools)
             return sources
         end,
         progress = stub("log", "progress"),
+        team = library("team"),
     }
 end
 

@@ -21,7 +21,7 @@ class HostCall:
 
     name: str
     parameters: tuple[str, ...] = ()
-    stub: Literal["made", "core", "http", "schema", "kv", "scan"] = "made"
+    stub: Literal["made", "core", "http", "schema", "kv", "scan", "team"] = "made"
     answers: bool = True
     scripts: Literal["all", "callers", "connectors"] = "all"
 
@@ -59,6 +59,25 @@ HOST_CALLS: dict[str, HostCall] = {
         HostCall("kv.delete", ("key", "options"), "kv"),
         HostCall("kv.list", ("prefix", "options"), "kv"),
         HostCall("kv.incr", ("key", "by"), "kv"),
+        *(
+            HostCall(f"context.team.{name}", ("given",), "team", scripts="callers")
+            for name in (
+                "send_message",
+                "broadcast",
+                "check_inbox",
+                "spawn_agent",
+                "inspect_agent",
+                "list_children",
+                "complete",
+                "poke",
+                "terminate_agent",
+                "remind_me",
+                "cancel_reminder",
+                "read_file",
+                "write_file",
+                "list_files",
+            )
+        ),
     )
 }
 

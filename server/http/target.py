@@ -35,7 +35,10 @@ _WHY: tuple[tuple[re.Pattern[bytes], str], ...] = (
 
 # Every parameter that a route reads. Another spelling of such a name is refused: a request that was meant to be limited
 # to an agent must not be served without that limit.
-PARAMETERS = frozenset({"agent", "tenant", "format", "since", "limit", "before", "path", "envelope", "percent"})
+PARAMETERS = frozenset(
+    {"agent", "tenant", "format", "since", "limit", "before", "path", "envelope", "percent"}
+    | {"team", "lease", "after"}
+)
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")

@@ -7,6 +7,7 @@ from typing import Any
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from agents.seat import Seat
 from control.identity import ANONYMOUS, Identity
 from engine.tenant import Tenant
 from server.http.asgi import Exchange, exchange_of
@@ -32,6 +33,8 @@ class Caller:
     log_level: SessionLevel = field(default_factory=SessionLevel)
     # The HTTP exchange, if there is one: its large values bypass the SDK (`server.http.large_values`).
     exchange: Exchange | None = None
+    # For whom of which team the tools of teams act.
+    seat: Seat | None = None
 
     def charge(self, cpu_s: float) -> None:
         """Charge CPU time to the caller's tenant; over stdio there is no account."""
@@ -44,7 +47,7 @@ def http_caller(ctx: Context) -> Caller:
     exchange = exchange_of(ctx.request.scope)  # type: ignore[union-attr]
     return Caller(
         exchange.tenant, exchange.params.get("agent"), exchange.when_draining, exchange.identity, exchange.keyed,
-        exchange=exchange,
+        exchange=exchange, seat=Seat.of(exchange.params),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cached_property, partial, wraps
 from typing import Any, TypeVar
 
@@ -250,7 +251,8 @@ class Handlers:
         agent = None if self._is_own_tool(caller, params.name) else caller.agent
 
         async def step(call: Call) -> Called:
-            return await self._calls.call_tool(params.name, params.arguments or {}, call, agent=agent)
+            seated = call if caller.seat is None else replace(call, seat=caller.seat)
+            return await self._calls.call_tool(params.name, params.arguments or {}, seated, agent=agent)
 
         def failed(error: Exception) -> t.CallToolResult:
             problem = leaf(error)

@@ -100,6 +100,8 @@ _TENANT = Parameter("tenant", QUERY_TEXT, "With the operator's key: the tenant t
 _SINCE = Parameter("since", MOMENT, "A period before now (90s, 30m, 12h, 30d, 8w), a date or a time.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10_000}, "At most this many rows, the newest.")
 _AUDIT_LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "At most this many rows.")
+_AFTER = Parameter("after", {"type": "integer", "minimum": 0}, "Events after this `seq`.")
+_EVENTS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "At most this many events.")
 _BEFORE = Parameter("before", QUERY_TEXT, "The `before` of an answer, for the page of older rows.")
 _FORMAT = Parameter("format", {"enum": ["json", "csv"]}, "A table with one line for every agent, key and day.")
 
@@ -172,6 +174,17 @@ OPERATIONS: Mapping[str, Operation] = {
         "Synchronise a source", _json(object_of({"run": ref("SyncRun")}), 202), body({}), query=(_TENANT,),
         codes=(Code.CONFLICT,),
     ),
+    "POST /teams": Operation(
+        "Create a team", _json(ANY_OBJECT, 201), body({"name": TEXT, "budget": ANY_OBJECT}), needs_body=True,
+        query=(_TENANT,), codes=(Code.CONFLICT, Code.QUOTA_EXCEEDED, Code.NOT_FOUND),
+    ),
+    "GET /teams": Operation("List the teams", _json(ANY_OBJECT), query=(_TENANT,), codes=(Code.NOT_FOUND,)),
+    "GET /teams/<name>": Operation("The agents of a team, and what waits and why", _json(ANY_OBJECT), query=(_TENANT,)),
+    "DELETE /teams/<name>": Operation("Delete a team with everything of it", _json(ANY_OBJECT), query=(_TENANT,)),
+    "GET /teams/<name>/events": Operation(
+        "What happened in a team, in order", _json(ANY_OBJECT), query=(_AFTER, _EVENTS, _TENANT)
+    ),
+    "POST /teams/<name>/stop": Operation("Stop a team", _json(ANY_OBJECT), body({}), query=(_TENANT,)),
     "POST /tools/<name>": Operation(
         "Call a tool", _json(ANY_OBJECT), ANY_OBJECT, query=(AGENT, ENVELOPE, _TENANT),
         codes=(

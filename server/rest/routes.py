@@ -14,6 +14,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 
 from agents.agent import Call
 from agents.calls import Calls
+from agents.seat import Seat
 from engine.errors import Code, Problem, leaf
 from engine.host.pieces import in_pieces
 from engine.run import RunResult
@@ -30,6 +31,7 @@ from server.rest.admin import Admin
 from server.rest.lists import listed
 from server.rest.oauth import OAuth
 from server.rest.openapi import OpenApi
+from server.rest.teams import TeamRoutes
 
 if TYPE_CHECKING:
     from agents.service import Service
@@ -71,6 +73,7 @@ class Routes:
             *usage.routes(self._service),
             *audit.routes(self._service, time.time),
             *OAuth(self._service).routes(),
+            *TeamRoutes(self._service).routes(),
         )
         self.openapi.rows = (*rows, _MCP)
         return rows
@@ -145,8 +148,10 @@ class Calling:
 
     async def _call_tool(self, exchange: Exchange, name: str, arguments: dict[str, Any], wrapped: bool) -> Answer:
         agent = exchange.params.get("agent")
-        flat = name in FLAT_TOOLS and not wrapped and not self._always_wrapped(exchange)
-        called = await self._calls.call_tool(name, arguments, Call(exchange.tenant), agent=agent)
+        info = self._calls.tool_info(exchange.tenant, name)
+        flat = info is not None and info.builtin and not wrapped and not self._always_wrapped(exchange)
+        call = Call(exchange.tenant, seat=Seat.of(exchange.params))
+        called = await self._calls.call_tool(name, arguments, call, agent=agent)
         if called.model_run is not None:
             size = len(called.value) if isinstance(called.value, str) else RENDERED_AT_ONCE
             return await _charged(exchange, {"result": called.value, "run": called.model_run.as_json()}, size)

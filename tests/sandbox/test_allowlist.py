@@ -67,7 +67,9 @@ def test_what_is_added_are_functions_but_for_a_constant_and_the_secrets() -> Non
 
 def test_the_run_gets_nothing_beside_its_environment_but_its_context() -> None:
     body = "local names = {} for name in next, context do names[#names + 1] = name end table.sort(names) return names"
-    assert value_of(body) == [*("call_tool", "config", "get", "parallel", "progress", "search", "sources", "tools")]
+    assert value_of(body) == [
+        *("call_tool", "config", "get", "parallel", "progress", "search", "sources", "team", "tools")
+    ]
 
 
 def test_every_wrapped_name_has_a_function_behind_it() -> None:

@@ -115,9 +115,13 @@ class FakeService:
     required: dict[Path, Any] = field(default_factory=dict)
     active: NothingPublished = field(default_factory=NothingPublished)
     syncs: NothingSynced = field(default_factory=NothingSynced)
+    teams: None = None
     store: Any = None
     changes: Changes = field(default_factory=Changes)
     trouble: str | None = None
+
+    def serving(self) -> Any:
+        return self.syncs.serving()
 
     def __post_init__(self) -> None:
         config = Config.model_validate({"server": self.server.model_dump()})
