@@ -35,6 +35,7 @@ from agents.toolbox.servers import Servers
 from agents.tools.builtin import builtin_tools
 from control.audit import AuditLog
 from control.files import control_path, kv_path, packages_path
+from control.identity import tenant_of as tenant_of_record
 from control.store import ControlStore, open_configured
 from control.usage import UsageLog
 from control.vaults import Vaults
@@ -143,7 +144,8 @@ class Service:
             used["kv_bytes"] = await self.kv.used_bytes(tenant.id)
         if self.loaded.config.tenants.enabled:
             packages = await self.control.versions.stored_bytes(tenant.id)
-            used["stored_bytes"] = packages + await self.stores.stored_bytes(tenant.id)
+            teams = 0 if self.teams is None else self.teams.files.stored_bytes(tenant.id)
+            used["stored_bytes"] = packages + teams + await self.stores.stored_bytes(tenant.id)
         return used
 
     async def require_room(self, tenant: Tenant) -> None:
@@ -256,10 +258,20 @@ def _turns_of(service: Service, teams: Teams) -> Running:
     config = service.loaded.config
 
     async def tenant_of(name: str) -> Tenant:
-        return await service.control.tenants.for_runs(name) if config.tenants.enabled else DEFAULT_TENANT
+        """Raises Problem `conflict` for a tenant that is suspended: its turns wait."""
+        if not config.tenants.enabled:
+            return DEFAULT_TENANT
+        record = await service.control.tenants.get(name)
+        if record.state != "active":
+            raise Problem(Code.CONFLICT, "the tenant is suspended")
+        return tenant_of_record(record)
 
     runners: dict[Runner, TurnRunner] = {"lua": LuaRunner(service.registry)}
-    running = Running(teams, teams_folder(config.db.path), runners, tenant_of, service.published)
+    metrics = service.engine.metrics
+    running = Running(
+        teams, teams_folder(config.db.path), runners, tenant_of, service.published, metrics.team_turned,
+        metrics.teams_wait,
+    )  # fmt: skip
     teams.changed = running.wake
     return running
 
@@ -277,6 +289,7 @@ def _private_files(loaded: LoadedConfig) -> list[Path]:
         *beside,
         *folders,
         cache_path(config.db.path),
+        teams_folder(config.db.path),
         *config.connectors.caches(),
         *(path for path in others if path is not None),
     ]
@@ -396,6 +409,8 @@ async def open_service(
             if teams is not None:
                 teams.room = service.require_room
                 teams.draining = lambda: engine.draining
+                if config.tenants.enabled:
+                    teams.audit = lambda who, action, team: control.audit.note_team(who.id, who.key, action, team)
                 service.running = _turns_of(service, teams)
             await service.load_again(loaded)
             if config.tenants.enabled and (lost := await control.tenants.lost()) is not None:

@@ -149,6 +149,11 @@ class AuditLog:
         target = f"agent:{agent} tool:{tool}"
         self._calls.note(tenant, (storable(who), DECISION, storable(target), ALLOWED if allowed else OUTCOME))
 
+    def note_team(self, tenant: str, key: str | None, action: str, target: str) -> None:
+        """Note what a person did with a team: `action` is create, stop, delete, allow or refuse. Does not block."""
+        who = "operator" if not key else key if key.startswith("oauth:") else f"key:{key}"
+        self._calls.note(tenant, (storable(who), f"team.{action}", storable(f"team:{target}"), "ok"))
+
     async def keep(self) -> None:
         """Write noted calls as they come, until cancelled; then write the rest."""
         await self._calls.keep(self._database)

@@ -7,6 +7,7 @@ from pathlib import Path
 from engine.config import Config
 from engine.tenant import DEFAULT_TENANT
 from knowledge.stores import remove_store, store_files, store_path
+from storage.teams.store import teams_files, teams_folder
 
 
 def control_path(config: Config) -> Path:
@@ -37,23 +38,28 @@ def packages_path(db_path: Path, tenant: str) -> Path:
 
 
 def tenant_files(db_path: Path, tenant: str) -> list[Path]:
-    """Every existing file of a tenant: of its knowledge store, and of its packages."""
+    """Every existing file of a tenant: of its knowledge store, of its packages, and of its teams."""
     packages = packages_path(db_path, tenant)
     return [
         *store_files(knowledge_path(db_path, tenant)),
         *sorted(each for each in packages.rglob("*") if each.is_file()),
+        *teams_files(db_path, tenant),
     ]
 
 
 def owners_of_files(db_path: Path) -> set[str]:
     """The tenants that own files here, by the files' names. Raises OSError.
 
-    For `default` only packages count: its knowledge store exists without any control store.
+    For `default` only packages count: its knowledge store and its teams exist without any control store.
     """
     found: set[str] = set()
     with suppress(FileNotFoundError):
         for each in store_path(db_path, "any").parent.iterdir():
             if each.suffix in (".sqlite", ".packages") and not each.name.startswith("."):
+                found.add(each.stem)
+    with suppress(FileNotFoundError):
+        for each in teams_folder(db_path).iterdir():
+            if each.suffix == ".sqlite" and each.stem != DEFAULT_TENANT.id:
                 found.add(each.stem)
     with suppress(FileNotFoundError):
         if any(packages_path(db_path, DEFAULT_TENANT.id).iterdir()):
@@ -68,4 +74,6 @@ def remove_tenant_files(db_path: Path, tenant: str) -> int:
     packages = packages_path(db_path, tenant)
     if packages.exists():
         shutil.rmtree(packages)
+    for each in teams_files(db_path, tenant):
+        each.unlink(missing_ok=True)
     return found

@@ -1,9 +1,9 @@
 """Export, import and back-up of tenants, while the engine serves them.
 
 An export is a tar with `tenant.json` (every row of the control store that is the tenant's; keys as digests and secrets
-as sealed, so that both work where `secrets_key` is the same), `knowledge.sqlite`, and `kv.jsonl`, the keys of its
-scripts with their values, one a line. Each is a snapshot, although other connections write meanwhile: SQLite's backup
-copies the knowledge.
+as sealed, so that both work where `secrets_key` is the same), `knowledge.sqlite`, `kv.jsonl`, the keys of its scripts
+with their values, one a line, and `teams.sqlite`. Each is a snapshot, although other connections write meanwhile:
+SQLite's backup copies the knowledge. Teams are imported by their events alone.
 """
 
 import base64
@@ -39,9 +39,12 @@ from knowledge.store import StoreError
 from storage.kv import KvUnavailable, read_keys, write_keys
 from storage.kv_rows import Entry
 from storage.lanes import rows
+from storage.teams.moving import make_anew
+from storage.teams.store import teams_path
+from storage.teams.tables import NotTeams
 
 FORMAT = 1
-_ROWS, _KNOWLEDGE, _KEYS = "tenant.json", "knowledge.sqlite", "kv.jsonl"
+_ROWS, _KNOWLEDGE, _KEYS, _TEAMS = "tenant.json", "knowledge.sqlite", "kv.jsonl", "teams.sqlite"
 _MAX_ROWS_BYTES = 512 * 1024 * 1024
 _PAGES_A_STEP = 4096
 _CHUNK = 1024 * 1024
@@ -86,6 +89,11 @@ def _write_tar(to: Path, text: bytes, db_path: Path, tenant: str) -> None:
                 copy_database(knowledge, copied)
                 with copied.open("rb") as database:
                     _add(tar, _KNOWLEDGE, copied.stat().st_size, database)
+            if (teams := teams_path(db_path, tenant)).exists():
+                copied.unlink(missing_ok=True)
+                copy_database(teams, copied)
+                with copied.open("rb") as database:
+                    _add(tar, _TEAMS, copied.stat().st_size, database)
             if _export_keys(kv_path(db_path), tenant, lines):
                 with lines.open("rb") as keys:
                     _add(tar, _KEYS, lines.stat().st_size, keys)
@@ -121,7 +129,8 @@ def copy_database(source: Path, to: Path) -> None:
 
 
 async def back_up(control: ControlStore, db_path: Path, folder: Path, *, actor: str) -> list[str]:
-    """Copy the control store, all knowledge and the keys of scripts into a new folder; returns the names of the copies.
+    """Copy the control store, all knowledge, the keys of scripts and all teams into a new folder; returns the names of
+    the copies.
 
     To restore, put the copies at the paths that the configuration names. Raises Problem conflict if the folder exists,
     and OSError.
@@ -135,6 +144,7 @@ async def back_up(control: ControlStore, db_path: Path, folder: Path, *, actor: 
     for name in names:
         path = knowledge_path(db_path, name)
         sources.append((path, path.name if path == db_path else f"tenants/{path.name}"))
+        sources.append((teams_path(db_path, name), f"teams/{name}.sqlite"))
     for source, name in sources:
         if await trio.to_thread.run_sync(source.exists):
             target = folder / name
@@ -164,14 +174,18 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
     folder = db_path.parent / "tenants"
     await trio.to_thread.run_sync(partial(folder.mkdir, parents=True, exist_ok=True))
     beside = folder / f".import.{secrets.token_hex(6)}"
-    lines = beside.with_name(beside.name + ".jsonl")
+    lines, teams = beside.with_name(beside.name + ".jsonl"), beside.with_name(beside.name + ".teams")
+    made = teams.with_name(teams.name + ".new")
     try:
-        everything, members = await trio.to_thread.run_sync(_read_tar, file, {_KNOWLEDGE: beside, _KEYS: lines})
+        places = {_KNOWLEDGE: beside, _KEYS: lines, _TEAMS: teams}
+        everything, members = await trio.to_thread.run_sync(_read_tar, file, places)
         name, has_knowledge = _name_of(everything), _KNOWLEDGE in members
         if has_knowledge:
             await _check_knowledge(beside)
         if _KEYS in members:
             await _check_lines(lines)
+        if _TEAMS in members:
+            await _make_teams(teams, made)
         held = await trio.to_thread.run_sync(_with_heads, name, everything["tables"])
         state = "active"
 
@@ -190,6 +204,8 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
                 await trio.to_thread.run_sync(os.replace, beside, knowledge_path(db_path, name))
             if _KEYS in members:
                 await trio.to_thread.run_sync(_import_keys, kv_path(db_path), name, lines)
+            if _TEAMS in members:
+                await trio.to_thread.run_sync(_place, made, teams_path(db_path, name))
         except BaseException:
             with trio.CancelScope(shield=True):
                 await control.tenants.delete(name, actor=actor)
@@ -198,7 +214,8 @@ async def import_tenant(control: ControlStore, db_path: Path, file: Path, *, act
         return name
     finally:
         await trio.to_thread.run_sync(partial(beside.unlink, missing_ok=True))
-        await trio.to_thread.run_sync(partial(lines.unlink, missing_ok=True))
+        for each in (lines, teams, made):
+            await trio.to_thread.run_sync(partial(each.unlink, missing_ok=True))
 
 
 def _read_tar(file: Path, places: Mapping[str, Path]) -> tuple[dict[str, Any], set[str]]:
@@ -248,6 +265,22 @@ async def _check_lines(lines: Path) -> None:
         await trio.to_thread.run_sync(_check_keys, lines)
     except ValueError as wrong:
         raise _no_export(str(wrong)) from None
+
+
+async def _make_teams(given: Path, made: Path) -> None:
+    try:
+        await trio.to_thread.run_sync(make_anew, given, made)
+    except (NotTeams, apsw.Error) as wrong:
+        why = wrong if isinstance(wrong, NotTeams) else "is damaged"
+        raise _no_export(f"teams.sqlite {why}") from None
+    finally:
+        for ending in ("-wal", "-shm"):
+            await trio.to_thread.run_sync(partial(given.with_name(given.name + ending).unlink, missing_ok=True))
+
+
+def _place(made: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.replace(made, path)
 
 
 def _no_export(why: str) -> Problem:

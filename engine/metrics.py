@@ -6,7 +6,7 @@ lock at each step (measured: 9 us a run). The library is loaded by the server's 
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,21 @@ class Metrics:
         self.model_tokens: Counter[tuple[str, str]] = Counter()
         self.model_seconds = Times(_MODEL_SECONDS)
 
+        # Turns of teams that ended, by outcome; those that wait, by tenant, with the reason.
+        self.team_turns: Counter[str] = Counter()
+        self.team_waits: dict[str, dict[str, int]] = {}
+
+    def team_turned(self, outcome: str) -> None:
+        """A turn of a team has ended."""
+        self.team_turns[outcome] += 1
+
+    def teams_wait(self, tenant: str, counts: Mapping[str, int]) -> None:
+        """So many turns of the tenant's teams wait, by the reason."""
+        if counts:
+            self.team_waits[tenant] = dict(counts)
+        else:
+            self.team_waits.pop(tenant, None)
+
     def model_called(self, model: str, outcome: str, seconds: float, tokens: dict[str, int]) -> None:
         """A call of a model has ended; `tokens` by kind."""
         self.model_calls[model, outcome] += 1
@@ -99,6 +114,15 @@ class Metrics:
         yield _of_models("engine_model_calls", "Calls of models by outcome", "outcome", self.model_calls)
         yield _of_models("engine_model_tokens", "Tokens by kind; input includes cached", "kind", self.model_tokens)
         yield self.model_seconds.family("engine_model_seconds", "Wall time of a call of a model, retries included")
+        yield _labelled(
+            CounterMetricFamily, "engine_team_turns", "Ended turns of teams by outcome", "outcome", self.team_turns
+        )
+        waits: Counter[str] = Counter()
+        for each in self.team_waits.values():
+            waits.update(each)
+        yield _labelled(
+            GaugeMetricFamily, "engine_team_turns_waiting", "Turns of teams that wait, by reason", "why", waits
+        )
         active = "1 where a layer of confinement is in effect"
         yield _labelled(GaugeMetricFamily, "sandbox_layer_active", active, "layer", self.layers)
 

@@ -33,6 +33,8 @@ LOOK_S = 0.25
 LOCK_S = 1.0
 # Turns of one tenant at once that this server runs, by runner: scripts wait for workers, documents for models.
 AT_ONCE: Mapping[str, int] = {"lua": 16, "model": 16}
+# How often teams are removed that were stopped `keep_days` ago.
+CLEAN_S = 3_600.0
 # Things that are due and are handled by one transaction.
 DUE_AT_ONCE = 64
 # When a refused turn is tried again that nothing says more about.
@@ -49,6 +51,10 @@ class TurnRunner(Protocol):
         ...
 
 
+# Turns that begin, when something is due next, and how many turns wait, by the reason.
+_Begun = tuple[list[Taken], float | None, dict[str, int]]
+
+
 @dataclass(slots=True)
 class _Tenant:
     """A tenant with something to do. `changed` is set after each change of its file."""
@@ -58,13 +64,15 @@ class _Tenant:
     # Whether turns of an earlier process were released.
     recovered: bool = False
     active: bool = False
+    # When teams that were stopped long ago were last looked for.
+    cleaned_at: float = 0.0
 
 
 @dataclass(slots=True)
 class Running:
     """Runs the turns of all tenants. `tenant_of` makes the tenant for runs; `inside` is around each run of a tenant.
 
-    `turned` counts the end of each turn, by its outcome.
+    `turned` counts the end of each turn, by its outcome; `waiting` is told how many turns of a tenant wait, and why.
     """
 
     teams: Teams
@@ -73,6 +81,7 @@ class Running:
     tenant_of: Callable[[str], Any]
     inside: Callable[[Tenant], Any]
     turned: Callable[[str], None] = lambda outcome: None
+    waiting: Callable[[str, Mapping[str, int]], None] = lambda tenant, counts: None
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -146,8 +155,11 @@ class Running:
                 tenant = await self.tenant_of(name)
                 async with trio.open_nursery() as nursery:
                     while True:
+                        if not self.teams.files.is_current(name, file):
+                            return
                         own.changed = trio.Event()
-                        begun, due = await file.change(lambda db, now: self._begin(db, now, tenant, own))
+                        begun, due, waits = await file.change(lambda db, now: self._begin(db, now, tenant, own))
+                        self.waiting(name, waits)
                         for each in begun:
                             own.running[each.agent.runner] += 1
                             nursery.start_soon(self._turn, each, file, own)
@@ -165,12 +177,18 @@ class Running:
         finally:
             own.active = False
 
-    def _begin(self, db: Any, now: float, tenant: Tenant, own: _Tenant) -> tuple[list[Taken], float | None]:
-        """What is due happens, and turns begin as far as there are places; and when something is due next."""
+    def _begin(
+        self, db: Any, now: float, tenant: Tenant, own: _Tenant
+    ) -> tuple[list[Taken], float | None, dict[str, int]]:
+        """What is due happens, and turns begin as far as there are places; when something is due next, what waits."""
         if not own.recovered:
             own.recovered = True
             for team in stored.teams(db):
                 _recover(Rows(db, team, now))
+        if now - own.cleaned_at >= CLEAN_S:
+            own.cleaned_at = now
+            for team in stored.stopped_before(db, now - self.teams.config.keep_days * 86_400):
+                Rows(db, team, now).remove()
         for number in stored.with_work(db, now):
             rows = Rows(db, stored.team_of(db, number), now)
             effects.expire(rows)
@@ -178,7 +196,7 @@ class Running:
             effects.fire_reminders(rows, DUE_AT_ONCE)
         begun: list[Taken] = []
         if self.teams.draining():
-            return begun, None
+            return begun, None, stored.waiting_turns(db, now)
         free = {runner: AT_ONCE[runner] - count for runner, count in own.running.items()}
         blocked = False
         for each in stored.ready(db, now, sum(free.values())):
@@ -195,7 +213,7 @@ class Running:
         due = stored.next_due(db)
         if due is not None and due <= now and (blocked or begun):
             due = None  # what is ready waits for a place: the end of a turn wakes it
-        return begun, due
+        return begun, due, stored.waiting_turns(db, now)
 
     async def _turn(self, begun: Taken, file: TeamFile, own: _Tenant) -> None:
         turn = RunningTurn(begun, self.teams, file)

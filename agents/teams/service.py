@@ -64,6 +64,8 @@ class Teams:
     room: Callable[[Tenant], Any] = _no_bound
     changed: Callable[[str], None] = lambda tenant: None
     draining: Callable[[], bool] = lambda: False
+    # Called with the tenant, what a person did with a team, and which.
+    audit: Callable[[Tenant, str, str], None] = lambda tenant, action, target: None
     now: Callable[[], float] = time.time
     # When each tenant was last found to have room, in seconds of trio's clock.
     _roomy: dict[str, float] = field(default_factory=dict)
@@ -108,12 +110,17 @@ class Teams:
         if name == "spawn_agent":
             given = self.with_persona(tenant, given, None)
 
+        decided: list[tuple[str, str]] = []
+
         def change(rows: Rows) -> Any:
-            found = user_tools.answer(rows, name, given)
+            found = user_tools.answer(rows, name, given, decided)
             define(rows, given.get("content"))
             return found
 
-        return await self._change(tenant, team, change)
+        answer = await self._change(tenant, team, change)
+        for action, agent in decided:
+            self.audit(tenant, action, f"{team} agent:{agent}")
+        return answer
 
     # ---- teams -------------------------------------------------------------------------------------------------
 
@@ -140,7 +147,9 @@ class Teams:
             return {"name": name, "state": "running", "created_at": rows.now, "budget": found}
 
         async with self._file(tenant, create=True) as file:
-            return await self.write(tenant, file, make)
+            made = await self.write(tenant, file, make)
+        self.audit(tenant, "create", name)
+        return made
 
     async def listed(self, tenant: Tenant) -> dict[str, Any]:
         """The tenant's teams, in the order of their creation."""
@@ -164,11 +173,14 @@ class Teams:
         return await self.look(tenant, team, lambda rows: views.listed(rows, after, min(limit, views.MAX_EVENTS)))
 
     async def stop(self, tenant: Tenant, team: str) -> dict[str, Any]:
-        return await self._change(tenant, team, user_tools.stop)
+        stopped = await self._change(tenant, team, user_tools.stop)
+        self.audit(tenant, "stop", team)
+        return stopped
 
     async def delete(self, tenant: Tenant, team: str) -> None:
         """Delete a team with everything of it. Raises Problem not_found."""
         await self._change(tenant, team, Rows.remove)
+        self.audit(tenant, "delete", team)
 
     async def look(self, tenant: Tenant, team: str, work: Callable[[Rows], T]) -> T:
         """Read a team. Raises Problem not_found, and what `work` raises."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.teams import effects, rules, views
-from agents.teams.steps import DEADLINE_S, Send
+from agents.teams.steps import DEADLINE_S, Broadcast, Send
 from agents.teams.turn_tools import MAX_LISTED, _seconds, listed, read_file, spawn_step
 from agents.teams.turns import State, Step, after
 from engine.errors import Code, Problem
@@ -19,11 +19,14 @@ Given = Mapping[str, Any]
 _YES = frozenset({"yes", "y", "ok", "allow", "allowed", "approve", "approved", "true"})
 
 
-def answer(rows: Rows, name: str, given: Given) -> dict[str, Any]:
-    """The answer of one tool. Raises Problem."""
+def answer(rows: Rows, name: str, given: Given, decided: list[tuple[str, str]] | None = None) -> dict[str, Any]:
+    """The answer of one tool; `decided` gets what USER allowed or refused, and of which agent. Raises Problem."""
     if (tool := TOOLS.get(name)) is None:
         raise Problem(Code.BAD_REQUEST, f"{name} is a tool of a turn: it needs a lease (?lease=TOKEN)")
-    return tool(rows, given)
+    found = tool(rows, given)
+    if decided is not None and (last := found.pop("decided", None)) is not None:
+        decided.append(last)
+    return found
 
 
 def agent_at(rows: Rows, path: str, what: str = "name", *, living: bool = True) -> Agent:
@@ -97,8 +100,9 @@ def _decide(rows: Rows, agent: Agent, text: str, key: str | None) -> dict[str, A
     rows.append(MessageAcknowledged(message=message, agent=agent.agent, turn=agent.turn))
     if asked.acknowledged is None:
         rows.append(MessageAcknowledged(message=asked.message, agent=USER, turn=None))
-    effects.resume(rows, agent, text.strip().casefold() in _YES)
-    return _sent(id, asks=False)
+    allowed = text.strip().casefold() in _YES
+    effects.resume(rows, agent, allowed)
+    return {**_sent(id, asks=False), "decided": ("allow" if allowed else "refuse", agent.path)}
 
 
 def _check_inbox(rows: Rows, given: Given) -> dict[str, Any]:
@@ -152,8 +156,6 @@ def _terminate_agent(rows: Rows, given: Given) -> dict[str, Any]:
 
 
 def _broadcast(rows: Rows, given: Given) -> dict[str, Any]:
-    from agents.teams.steps import Broadcast
-
     id = str(uuid.uuid4())
     roots = rows.children(USER)
     deadline_s = _seconds("deadline_s", given.get("deadline_s", DEADLINE_S))

@@ -165,6 +165,23 @@ def teams(db: apsw.Connection) -> list[Team]:
     return [_team_of(row) for row in rows(db, _TEAM + "1 ORDER BY team")]
 
 
+def stopped_before(db: apsw.Connection, time: float) -> list[Team]:
+    """The teams that were stopped before this time."""
+    return [_team_of(row) for row in rows(db, _TEAM + "stopped_at < ?", (time,))]
+
+
+def waiting_turns(db: apsw.Connection, now: float) -> dict[str, int]:
+    """How many turns wait that have something to do, by the reason."""
+    found = rows(
+        db,
+        "SELECT CASE state WHEN 'failed' THEN 'quarantined' WHEN 'parked' THEN 'approval' ELSE "
+        "CASE WHEN ready_at <= ? THEN 'place' ELSE coalesce(why, 'backoff') END END AS reason, count(*) FROM agents "
+        "WHERE state IN ('failed', 'parked', 'ready') GROUP BY reason",
+        (now,),
+    )
+    return dict(found)
+
+
 def team_named(db: apsw.Connection, name: str) -> Team | None:
     found = rows(db, _TEAM + "name = ?", (name,))
     return _team_of(found[0]) if found else None

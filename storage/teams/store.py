@@ -97,6 +97,7 @@ class TeamFile:
 
     def __init__(self, path: Path, writer: Lane, reader: Lane, watch: Watch | None, clock: Callable[[], float]) -> None:
         self._path = path
+        self.identity = _identity(path)
         self._writer, self._reader, self._watch = writer, reader, watch
         self._clock = clock
         self._queue: deque[_Change[Any]] = deque()
@@ -223,9 +224,21 @@ class TeamFiles:
         """Whether the tenant has a file. 2 us."""
         return teams_path(self._db_path, tenant).exists()
 
+    def stored_bytes(self, tenant: str) -> int:
+        """The bytes on disk of the tenant's teams."""
+        path = teams_path(self._db_path, tenant)
+        return sum(_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
+
+    def is_current(self, tenant: str, file: TeamFile) -> bool:
+        """Whether an open file is still the one at its path: a deleted or imported tenant has another, or none."""
+        return file.identity == _identity(teams_path(self._db_path, tenant))
+
     @asynccontextmanager
     async def borrowed(self, tenant: str, *, create: bool = False) -> AsyncIterator[TeamFile | None]:
         """The tenant's file, open until the block ends; None if there is none. Raises TeamsUnavailable."""
+        held = self._held.get(tenant)
+        if held is not None and held.file is not None and not self.is_current(tenant, held.file):
+            await self.close(tenant)
         if not create and not self.exists(tenant):
             yield None
             return
@@ -322,6 +335,21 @@ async def _open(path: Path, clock: Callable[[], float]) -> AsyncIterator[TeamFil
         ):
             await reader.run(check_file)
             yield TeamFile(file, writer, reader, watch, clock)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _resolved(path: Path) -> Path:
